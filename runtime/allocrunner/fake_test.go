@@ -31,6 +31,8 @@ type fakeTaskBehaviour struct {
 	IgnoreSignals bool     `codec:"ignore_signals"` // the process ends only with SIGKILL
 	StopErrors    int      `codec:"stop_errors"`    // number of failing stops
 	Unrecovered   bool     `codec:"unrecovered"`    // RecoverTask fails
+	StartsAnyway  bool     `codec:"starts_anyway"`  // the process runs although its start fails
+	Unreported    bool     `codec:"unreported"`     // WaitTask does not return when the process ends
 	Args          []string `codec:"args"`           // not used by the driver; for tests of interpolation
 }
 
@@ -46,6 +48,8 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"ignore_signals": hclspec.Attr("ignore_signals", "bool", false),
 	"stop_errors":    hclspec.Attr("stop_errors", "number", false),
 	"unrecovered":    hclspec.Attr("unrecovered", "bool", false),
+	"starts_anyway":  hclspec.Attr("starts_anyway", "bool", false),
+	"unreported":     hclspec.Attr("unreported", "bool", false),
 	"args":           hclspec.Attr("args", "list(string)", false),
 })
 
@@ -241,8 +245,9 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	if isClosed(p.exited) {
 		return nil, nil, driver.ErrPluginDown
 	}
-	if text := nth(b.StartErrors, n); text != "" {
-		return nil, nil, &driver.Error{Err: errors.New(text), Recoverable: b.Recoverable}
+	failure := nth(b.StartErrors, n)
+	if failure != "" && !b.StartsAnyway {
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
 	}
 	t := &fakeTask{fakeTaskBehaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
 	if w.onExit != nil {
@@ -278,6 +283,9 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	p.knownTasks[config.ID] = true
 	w.mu.Unlock()
 	w.recordCall("StartTask %s", config.Name)
+	if failure != "" {
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
+	}
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
@@ -318,8 +326,12 @@ func (p *fakePlugin) WaitTask(ctx context.Context, id string) (*driver.ExitResul
 	if err != nil {
 		return nil, err
 	}
+	exited := t.exited
+	if t.Unreported {
+		exited = nil
+	}
 	select {
-	case <-t.exited:
+	case <-exited:
 		r := t.result
 		return &r, nil
 	case <-p.exited:

@@ -79,6 +79,7 @@ func (d *destroyer) try(ctx context.Context) error {
 	case err == nil:
 		d.processTracker.noteDestroyed()
 	case errors.Is(err, driver.ErrTaskNotFound):
+		d.endLostProcesses(ctx, start)
 		if start.Uncertain {
 			d.reportUncertainDestroy("what is known of it is not enough for the driver to find it")
 		}
@@ -115,6 +116,21 @@ func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.Pendi
 		d.reportUncertainDestroy(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
 	return nil
+}
+
+// endLostProcesses ends the processes of a start that its driver does not have any longer: the driver has lost the
+// task, or has failed to recover it. Processes that neither the cgroup nor the environment identifies continue.
+func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDestroy) {
+	if d.stopper.endTask == nil {
+		return
+	}
+	result, err := d.stopper.callEndTask(ctx, start.Handle, false)
+	if err != nil && ctx.Err() == nil {
+		d.logger.Warn("task may have leaked: its driver does not have it", "task_id", start.ID, "error", err)
+	}
+	if result.Found {
+		d.records.emit(model.EventDriverMessage("the driver does not have the task any longer, the agent has ended its processes", nil, time.Time{}))
+	}
 }
 
 // reportUncertainDestroy emits the event for processes that may still run.

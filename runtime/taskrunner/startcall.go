@@ -102,14 +102,17 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 			break
 		}
 	}
+	if err == nil && handle == nil {
+		err = errors.New("driver started the task but returned no handle")
+	}
+	if err != nil && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
+		s.destroyFailed(ctx, config.ID)
+	}
 	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
 		return nil, err
-	}
-	if handle == nil {
-		return nil, errors.New("driver started the task but returned no handle")
 	}
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // later calls of the driver use the id in handle.Config
@@ -118,6 +121,20 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	p := newProcess(handle, network, s.dispense)
 	p.driverRecovery = s.driverRecovery
 	return p, nil
+}
+
+// destroyFailed destroys a start that has failed. The driver may have started the task nevertheless: its
+// response can be one that this host cannot read. Drivers that have not started it do not find it.
+func (s *startCaller) destroyFailed(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
+	defer cancel()
+	err := destroyByID(ctx, s.dispense, id)
+	switch {
+	case err == nil:
+		s.logger.Warn("a task whose start failed was destroyed", "task_id", id)
+	case !errors.Is(err, driver.ErrTaskNotFound):
+		s.logger.Warn("task may have leaked: its start failed, and it was not destroyed", "task_id", id, "error", err)
+	}
 }
 
 // driver returns the driver for a start of the task. After the death of a

@@ -49,10 +49,16 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 			s.killRequest.setLeakErr(err)
 			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
+		var unreported <-chan time.Time // nil if the driver may not have stopped the process
+		if err == nil {
+			unreported = time.After(s.task().KillTimeout + exitReportTimeout)
+		}
 		select {
 		case <-p.exited:
-			return
+			ended = true
 		case <-p.outageStarted: // the driver may have stopped the process without reporting the exit, so stop again
+		case <-unreported:
+			ended = s.destroyUnreported(ctx, p)
 		case <-ctx.Done():
 			ended = true
 		}
@@ -60,6 +66,30 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 	if context.Cause(ctx) == errForceKilled {
 		s.killNow(context.WithoutCancel(ctx), p)
 	}
+}
+
+// exitReportTimeout is how long WaitTask may take to return after StopTask and the kill timeout, and again
+// after DestroyTask.
+const exitReportTimeout = 10 * time.Second
+
+// destroyUnreported destroys a process that the driver has stopped, without an answer of
+// WaitTask. If WaitTask does not answer then, the exit status is unknown. It returns false if the driver
+// could not destroy the process.
+func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
+	if err := p.destroy(ctx); err != nil {
+		if ctx.Err() == nil {
+			s.logger.Warn("driver has stopped the task, reports no exit, and does not destroy the task", "task_id", p.id(), "error", err)
+		}
+		return false
+	}
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+	case <-time.After(exitReportTimeout):
+		err := errors.New("the driver has stopped and destroyed the task, and WaitTask does not return")
+		p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true, destroyed: true})
+	}
+	return true
 }
 
 // killNow kills the process with SIGKILL and StepDestroyTask, and gives up after forcedStopTimeout
