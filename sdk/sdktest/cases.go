@@ -41,6 +41,7 @@ func driverCases(p Plugin) []testCase {
 		{"start.handle", Must, "StartTask returns a handle with version, state and task config", "A host stores the handle, and recovers the task with it.", linkStart, testTaskHandle},
 		{"start.known-id", Must, "StartTask returns an error for the id of a known task", "A repeated call would run the task twice.", linkStart, testStartWithKnownID},
 		{"start.concurrent-id", Must, "of concurrent StartTask calls with the same id, one succeeds", "A repeated call would run the task twice.", linkStart, testConcurrentStartsOfOneID},
+		{"start.cancelled", Must, "after a cancelled StartTask, DestroyTask frees the id", "A user stops a task that is being started, and its processes run on without an owner.", linkStart, testCancelledStart},
 		{"wait.repeated", Must, "concurrent and later WaitTask calls return the same result", "A host waits from several places, and again after each reconnect.", linkWait, testConcurrentWaits},
 		{"wait.cancelled", Must, "a cancelled WaitTask does not affect the task", "A host cancels its calls when it shuts down, and the tasks must continue.", linkWait, testCancelledWait},
 		{"wait.failed-task", Must, "the result of a failed task is not a success", "The restart policy depends on the result; a batch job would be complete although it failed.", linkWait, testFailedTask},
@@ -345,9 +346,42 @@ func testConcurrentWaits(t tb, h *testHost) {
 	}
 }
 
+// testCancelledStart cancels StartTask before or after the task has started. A plugin can complete the start after
+// that, so the id is free when a DestroyTask after the start has returned.
+func testCancelledStart(t tb, h *testHost) {
+	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
+		config, s := h.newConfigWithoutOutput(t)
+		s.config = config
+		t.Cleanup(s.cleanUp)
+		d := h.ensureSharedProcess(t).driver
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		_, _, _ = d.StartTask(ctx, config) // succeeds or not, depending on timing
+		cancel()
+		var lastErr error
+		for deadline := time.Now().Add(cancelledStartTimeout); ; time.Sleep(20 * time.Millisecond) {
+			if lastErr = d.DestroyTask(t.Context(), config.ID, true); lastErr == nil || errors.Is(lastErr, driver.ErrTaskNotFound) {
+				if s.handle, _, lastErr = d.StartTask(t.Context(), config); lastErr == nil {
+					break
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("StartTask with the id of a StartTask that was cancelled after %v, and then destroyed: %v", timeout, lastErr)
+			}
+		}
+		if err := d.StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+			t.Errorf("StopTask: %v", err)
+		}
+		s.destroy()
+	}
+}
+
+// cancelledStartTimeout is how long a plugin can take to end a cancelled StartTask.
+const cancelledStartTimeout = 10 * time.Second
+
 func testCancelledWait(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	for _, timeout := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
+	// The second call sees a task that ends because the first one was cancelled.
+	for _, timeout := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		exit, err := s.driver().WaitTask(ctx, s.config.ID)
 		cancel()

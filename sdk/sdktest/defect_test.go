@@ -142,6 +142,7 @@ type defectiveTask struct {
 	exitedBefore   bool // the task had exited when it was recovered
 	recoveryFailed bool
 	destroyed      bool
+	startCancelled bool
 	stopCancelled  bool
 	waits          int
 	stops          int
@@ -297,6 +298,8 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 	}
 	d.mu.Unlock()
 	switch {
+	case starting != nil && d.has("remembers a cancelled start") && t.startCancelled:
+		return nil, nil, errors.New("the task is being started")
 	case handle != nil && d.has("starts a known id"):
 		return handle, nil, nil
 	case handle == nil && starting != nil && d.has("starts an id that is being started"):
@@ -357,6 +360,7 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 	}
 	handle, network, err := d.Driver.StartTask(ctx, &sent)
 	if err != nil {
+		t.startCancelled = t.startCancelled || ctx.Err() != nil
 		if d.has("calls every error recoverable") {
 			err = driver.Recoverable(err)
 		}
@@ -631,7 +635,7 @@ func findings(t *testing.T, p Plugin) (ids []string, text string) {
 	var failed *failedCasesError
 	err := CheckEach(t.Context(), t.Context(), p, func(r Result) {
 		switch r.Verdict {
-		case Fail:
+		case Fail, Differs:
 			ids = append(ids, r.ID)
 			r.Write(&out)
 		case Pass:
@@ -646,6 +650,20 @@ func findings(t *testing.T, p Plugin) (ids []string, text string) {
 	}
 	slices.Sort(ids)
 	return ids, out.String()
+}
+
+func TestQuirkIsNoFailure(t *testing.T) {
+	p := faultyDriverPlugin("")
+	p.Env, p.Only = []string{envDefect + "=rejects unknown signals"}, "launch.info,stop.unknown-signal"
+	var out strings.Builder
+	if err := Check(t.Context(), &out, p); err != nil {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{"QUIRK  stop.unknown-signal  (quirk, ", "      why: Hosts do not check", "1 passed, 0 failed, 0 skipped, 1 with a quirk, which is no failure"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
 }
 
 // TestDriverDefects checks that the suite reports exactly the cases that a defect concerns.
@@ -671,8 +689,9 @@ func TestDriverDefects(t *testing.T) {
 		{defect: "closes the fingerprint stream", want: []string{"streams.stay-open"}},
 		{defect: "sends events without an allocation", want: []string{"events.task"}},
 		{defect: "returns a handle in another state", want: []string{"start.handle"}},
-		{defect: "starts a known id", want: []string{"start.known-id"}, maybe: []string{"start.concurrent-id"}},
-		{defect: "starts an id that is being started", want: []string{"start.concurrent-id"}},
+		{defect: "starts a known id", want: []string{"start.known-id"}, maybe: []string{"start.cancelled", "start.concurrent-id"}},
+		{defect: "starts an id that is being started", want: []string{"start.concurrent-id"}, maybe: []string{"start.cancelled"}},
+		{defect: "remembers a cancelled start", want: []string{"start.cancelled"}},
 		{defect: "calls every error recoverable", want: []string{"start.missing-command"}},
 		{defect: "allows one WaitTask", want: []string{"concurrency.tasks", "wait.repeated"}},
 		{defect: "kills a task with its WaitTask", want: []string{"wait.cancelled"}},
@@ -717,7 +736,7 @@ func TestDriverDefects(t *testing.T) {
 		{defect: "accepts one Init", want: []string{"host.init-again"}},
 		{defect: "needs the job", want: []string{"host.sparse-task"}},
 		{defect: "writes to standard error", want: []string{"output.streams"}},
-		{defect: "needs FIFOs", want: []string{"crash.during-start", "output.null-device", "start.concurrent-id"}},
+		{defect: "needs FIFOs", want: []string{"crash.during-start", "output.null-device", "start.cancelled", "start.concurrent-id"}},
 		{defect: "copies the output", want: []string{"output.after-kill"}},
 		{defect: "adds a variable", want: []string{"command.environment"}},
 		{defect: "leaks a descriptor to commands", want: []string{"command.descriptors"}},

@@ -99,8 +99,18 @@ func (h *testHost) runSubtest(t *testing.T, c testCase) {
 			t.Errorf("%v", context.Cause(ctx))
 		}
 	}()
-	c.withPanicReports().run(&contextTB{t, ctx}, h)
+	var reporter tb = &contextTB{t, ctx}
+	if c.severity == Quirk {
+		reporter = &quirkTB{reporter}
+	}
+	c.withPanicReports().run(reporter, h)
 }
+
+// quirkTB logs the findings of a case whose findings are no failures.
+type quirkTB struct{ tb }
+
+func (q *quirkTB) Errorf(format string, args ...any) { q.Logf("quirk: "+format, args...) }
+func (q *quirkTB) Fatalf(format string, args ...any) { q.Skipf("quirk: "+format, args...) }
 
 // withPanicReports returns the case with a call of reportPanics at its end, before its cleanups, which need a
 // running plugin, and one after them, because they may crash the plugin.
@@ -164,11 +174,7 @@ const shutdownTimeout = 5 * time.Second
 // stop shuts the process down, and kills it after some seconds. Kill of go-plugin alone waits without limit for
 // the response of a process that hangs.
 func (p *pluginProcess) stop() {
-	timer := time.AfterFunc(shutdownTimeout, func() {
-		if !p.client.Exited() {
-			_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
-		}
-	})
+	timer := time.AfterFunc(shutdownTimeout, p.signalKill)
 	defer timer.Stop()
 	p.client.Kill()
 }
@@ -176,10 +182,14 @@ func (p *pluginProcess) stop() {
 // kill kills the process with SIGKILL, because Kill of go-plugin would first
 // wait for a response.
 func (p *pluginProcess) kill() {
+	p.signalKill()
+	p.client.Kill()
+}
+
+func (p *pluginProcess) signalKill() {
 	if !p.client.Exited() {
 		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
 	}
-	p.client.Kill()
 }
 
 // reportPanics fails the case for each panic during the case: panics that

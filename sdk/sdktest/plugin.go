@@ -114,7 +114,7 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 }
 
 // Check runs the suite for the type of the plugin and writes a line per case to
-// out: PASS, FAIL or SKIP, the name, and the reasons; then a summary. The error
+// out: PASS, FAIL, SKIP or QUIRK, the name, and the reasons; then a summary. The error
 // has the number of failed cases. When ctx ends, the suite ends after the
 // current case, and the error is the cause of ctx.
 //
@@ -134,7 +134,11 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		r.Write(out)
 	})
 	if failed := new(failedCasesError); err == nil || errors.As(err, &failed) {
-		fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", counts[Pass], counts[Fail], counts[Skip])
+		fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped", counts[Pass], counts[Fail], counts[Skip])
+		if counts[Differs] > 0 {
+			fmt.Fprintf(out, ", %d with a quirk, which is no failure", counts[Differs])
+		}
+		fmt.Fprintln(out)
 	}
 	return err
 }
@@ -178,7 +182,7 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 		case Fail:
 			counts.failed++
 			counts.all++
-		case Pass:
+		case Pass, Differs:
 			counts.all++
 		}
 		if !ended {

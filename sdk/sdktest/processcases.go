@@ -21,7 +21,7 @@ func (h *testHost) launchConfigured(t tb) *pluginProcess {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(p.client.Kill)
+	t.Cleanup(p.stop)
 	if err := h.configure(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}

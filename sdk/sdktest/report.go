@@ -108,6 +108,8 @@ const (
 	Pass Verdict = "PASS"
 	Fail Verdict = "FAIL"
 	Skip Verdict = "SKIP"
+	// Differs means that a case of severity Quirk has found a difference, which is not a failure.
+	Differs Verdict = "QUIRK"
 )
 
 // Result is the result of a case of the suite.
@@ -119,7 +121,7 @@ type Result struct {
 	Seconds  float64
 	Messages []string `json:",omitempty"` // Messages: what the plugin did instead, or why the case was skipped
 
-	// Why and Link are set if the case failed.
+	// Why and Link are set if the case failed, or found a quirk.
 	Why  string `json:",omitempty"` // Why: the consequence for hosts and users
 	Link string `json:",omitempty"` // Link: path and heading in the repository's documentation
 }
@@ -133,6 +135,9 @@ func (r *caseResult) result() Result {
 	switch {
 	case r.failed:
 		result.Verdict, result.Why, result.Link = Fail, c.why, c.link
+		if c.severity == Quirk {
+			result.Verdict = Differs
+		}
 	case r.skipped:
 		result.Verdict = Skip
 	}
@@ -144,18 +149,19 @@ func (r *caseResult) result() Result {
 
 // Write writes the result: a line, and the details of a case that did not pass.
 func (r Result) Write(out io.Writer) {
-	if r.Verdict != Fail {
+	isFinding := r.Verdict == Fail || r.Verdict == Differs
+	if !isFinding {
 		fmt.Fprintf(out, "%s  %s  %s (%.2fs)\n", r.Verdict, r.ID, r.Case, r.Seconds)
 	} else {
 		fmt.Fprintf(out, "%s  %s  (%s, %.2fs)\n      expected: %s\n", r.Verdict, r.ID, r.Severity, r.Seconds, r.Case)
 	}
 	for i, message := range r.Messages {
-		if r.Verdict == Fail && i == 0 {
+		if isFinding && i == 0 {
 			fmt.Fprintln(out, "      got:")
 		}
 		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(message, "\n", "\n      "))
 	}
-	if r.Verdict == Fail {
+	if isFinding {
 		fmt.Fprintf(out, "      why: %s\n      see: %s\n", r.Why, r.Link)
 	}
 }

@@ -370,7 +370,7 @@ func testExecTerminal(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	exit, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
-		Command: []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
+		Command: []string{"/bin/sh", "-c", `until [ "$(stty size 2>&1)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
 		TTY:     true,
 		Stdout:  &stdout,
 		Resize:  resize,

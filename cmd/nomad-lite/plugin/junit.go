@@ -24,6 +24,7 @@ type junitCase struct {
 	Time      float64       `xml:"time,attr"`
 	Failure   *junitMessage `xml:"failure"`
 	Skipped   *junitMessage `xml:"skipped"`
+	Output    string        `xml:"system-out,omitempty"`
 }
 
 type junitMessage struct {
@@ -41,6 +42,8 @@ func writeJUnit(path, plugin string, results []sdktest.Result) error {
 		case sdktest.Fail:
 			suite.Failures++
 			c.Failure = &junitMessage{r.Case, fmt.Sprintf("%s\nwhy: %s\nsee: %s", text, r.Why, r.Link)}
+		case sdktest.Differs:
+			c.Output = fmt.Sprintf("quirk: %s\nwhy: %s\nsee: %s", text, r.Why, r.Link)
 		case sdktest.Skip:
 			suite.Skipped++
 			c.Skipped = &junitMessage{Message: text}

@@ -57,8 +57,8 @@ its tasks are killed.
 BUILTIN is the name of a builtin plugin, such as raw_exec.
 
 With -json each case prints an object: ID, Case (the expected behavior), Severity
-(must, should or quirk), Verdict (PASS, FAIL or SKIP), Seconds, unless it passed
-Messages, and if it failed Why and Link.
+(must, should or quirk), Verdict (PASS, FAIL, SKIP or QUIRK), Seconds, unless it
+passed Messages, and if it failed or found a quirk Why and Link.
 
 Exit codes: 0 when nothing failed, else 1.`
 
