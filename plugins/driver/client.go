@@ -282,7 +282,7 @@ func (c *client) ExecTask(ctx context.Context, taskID string, command []string, 
 func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
 	resp, err := c.pb.CreateNetwork(ctx, &driverpb.CreateNetworkRequest{AllocId: allocID, Hostname: hostname})
 	if err != nil {
-		return nil, false, c.err(ctx, err)
+		return nil, false, c.networkErr(ctx, err, ErrCreateNetworkNotSupported)
 	}
 	return networkIsolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
 }
@@ -292,5 +292,14 @@ func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *
 		return nil // isolation is nil: CreateNetwork created no namespace
 	}
 	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: networkIsolationProto(isolation)})
+	return c.networkErr(ctx, err, ErrDestroyNetworkNotSupported)
+}
+
+// networkErr converts the error of a call like err. An old driver, which does not know the
+// call, returns unsupported, too.
+func (c *client) networkErr(ctx context.Context, err, unsupported error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return &remoteError{err, unsupported}
+	}
 	return c.err(ctx, err)
 }

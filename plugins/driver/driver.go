@@ -84,10 +84,12 @@ type Driver interface {
 	ExecTaskStreaming(ctx context.Context, taskID string, exec Exec) (*ExitResult, error)
 
 	// CreateNetwork creates the network namespace of an allocation; created is false if
-	// the namespace already existed.
+	// the namespace already existed. A nil isolation means that the tasks need none. A driver
+	// that creates no networks returns ErrCreateNetworkNotSupported.
 	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
 
-	// DestroyNetwork undoes CreateNetwork.
+	// DestroyNetwork undoes CreateNetwork. A driver that creates no networks returns
+	// ErrDestroyNetworkNotSupported.
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 

@@ -112,7 +112,7 @@ func restoreErrorType(err error) error {
 	if !ok || err == nil {
 		return err
 	}
-	for _, known := range []error{ErrTaskNotFound, ErrStatsNotImplemented, ErrChannelClosed} {
+	for _, known := range []error{ErrTaskNotFound, ErrStatsNotImplemented, ErrChannelClosed, ErrCreateNetworkNotSupported, ErrDestroyNetworkNotSupported} {
 		if strings.Contains(s.Message(), known.Error()) {
 			err = &remoteError{err, known}
 			break

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -86,6 +87,7 @@ type Agent struct {
 	helperProcesses  *helperProcesses
 	processRetention *processRetention
 	plugins          *plugins
+	networks         *network.Manager
 	taskFiles        taskfiles.Files
 	hostSampler      hoststats.Sampler
 
@@ -228,6 +230,7 @@ func (a *Agent) Run(ctx context.Context) {
 	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
+	backgroundWG.Go(func() { a.networks.Run(ctx) })
 	backgroundWG.Go(func() {
 		if err := clock.WatchSteps(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -251,6 +254,7 @@ func (a *Agent) Run(ctx context.Context) {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		a.plugins.hookPlugins.RetryAllCleanups(settling)
+		a.networks.DestroyReleased(settling)
 	}
 }
 
@@ -269,12 +273,15 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Services:     a.store,
 			CheckResults: a.store,
 			Hooks:        a.plugins.hookPlugins,
-			Cgroups:      cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
-			Limits:       limits,
-			TaskRecords:  localnode.TaskRecords{Store: a.store},
-			Rebooted:     a.orphanCleaner.Rebooted,
-			EndTask:      taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
-			Logger:       a.logger,
+			Host: allocrunner.HostResources{
+				Cgroups:  cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
+				Networks: a.networks,
+			},
+			Limits:      limits,
+			TaskRecords: localnode.TaskRecords{Store: a.store},
+			Rebooted:    a.orphanCleaner.Rebooted,
+			EndTask:     taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
+			Logger:      a.logger,
 		},
 		TaskEnvNode: a.node.TaskEnvNode,
 		OnStop:      trim.NotifyBusy,
@@ -292,8 +299,8 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	}
 }
 
-// cleanupTimeout is how long Run waits for pending cleanups of hooks if their records are about to be
-// deleted.
+// cleanupTimeout is how long Run waits for pending cleanups of hooks and networks if their records
+// are about to be deleted.
 const cleanupTimeout = 10 * time.Second
 
 // Alloc returns the runner of an allocation, or nil if this node does not have it.

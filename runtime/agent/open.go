@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -140,6 +141,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		config.KeepRunning = a.processRetention.keepsPlugin
 	}
 	a.plugins = newPlugins(config, cache)
+	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, a.logger)
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,
 		Settings:       settings,

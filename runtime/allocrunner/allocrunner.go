@@ -38,13 +38,13 @@ type Config struct {
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
-	Store        Store                                   // nil stores no records
-	Services     services.Registry                       // service registrations of all allocations of the node
-	CheckResults services.CheckResultStore               // stores the results of checks; nil keeps them in memory
-	Dial         services.DialFunc                       // connects checks to their targets; nil uses the network of the host
-	ReportStatus func(StatusUpdate)                      // receives each change of the status, one call at a time; should return soon
-	Hooks        HookFactory                             // hooks other than the builtin ones; may be nil
-	Cgroups      func(driver string) hooks.CgroupManager // returns the cgroups for the tasks of a driver, nil if the driver creates cgroups itself; may be nil
+	Store        Store                     // nil stores no records
+	Services     services.Registry         // service registrations of all allocations of the node
+	CheckResults services.CheckResultStore // stores the results of checks; nil keeps them in memory
+	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host
+	ReportStatus func(StatusUpdate)        // receives each change of the status, one call at a time; should return soon
+	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
+	Host         HostResources
 	Limits       Limits
 	Logger       hclog.Logger
 
@@ -63,6 +63,15 @@ type Config struct {
 	// allocation runs on this node, immediately if the allocation is unknown. An
 	// allocation waits for the allocation that it replaces. May be nil.
 	AllocDone func(allocID string) <-chan struct{}
+}
+
+// HostResources are the resources of the host that tasks get besides their directories. Each field
+// may be nil: the host has none of these.
+type HostResources struct {
+	// Cgroups returns the cgroups for the tasks of a driver, nil if the driver creates the cgroup
+	// itself.
+	Cgroups  func(driver string) hooks.CgroupManager
+	Networks hooks.NetworkManager
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
@@ -136,6 +145,7 @@ func New(c Config) (*Runner, error) {
 	r.createComponents(c, limits, tasks)
 	if c.Restored {
 		r.restorer.resumeStop()
+		r.hookBuilder.restoreNetwork()
 	}
 	r.hookBuilder.previousDataPending = !r.restorer.startedByEarlierAgent
 	if c.Hooks != nil {

@@ -712,7 +712,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Cgroups = func(driver string) hooks.CgroupManager {
+			c.Host.Cgroups = func(driver string) hooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
@@ -743,7 +743,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Cgroups = func(string) hooks.CgroupManager { return nil }
+			c.Host.Cgroups = func(string) hooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
 		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")

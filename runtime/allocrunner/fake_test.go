@@ -56,8 +56,9 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 // fakeDrivers contains the fake processes of a test, which continue when their plugin exits.
 type fakeDrivers struct {
 	capabilities      driver.Capabilities
-	findsUnknownTasks bool // plugins of this world find processes that they have not started
-	forgetsTasks      bool // plugins of this world do not know tasks that an earlier plugin has started
+	networkOverride   *driver.NetworkOverride // returned by each start
+	findsUnknownTasks bool                    // plugins of this world find processes that they have not started
+	forgetsTasks      bool                    // plugins of this world do not know tasks that an earlier plugin has started
 
 	mu                   sync.Mutex
 	recoveryInconclusive bool // RecoverTask cannot determine whether a task exists
@@ -286,7 +287,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	if failure != "" {
 		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
 	}
-	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
+	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, w.networkOverride, nil
 }
 
 func (p *fakePlugin) findTask(id string) (*fakeTask, error) {
@@ -506,4 +507,20 @@ func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.startedTasks), maps.Clone(l.stopCounts)
+}
+
+func (p *fakePlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	if isClosed(p.exited) {
+		return nil, false, driver.ErrPluginDown
+	}
+	p.drivers.recordCall("CreateNetwork %s", hostname)
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: "/netns/" + allocID}, true, nil
+}
+
+func (p *fakePlugin) DestroyNetwork(_ context.Context, _ string, isolation *driver.NetworkIsolation) error {
+	if isClosed(p.exited) {
+		return driver.ErrPluginDown
+	}
+	p.drivers.recordCall("DestroyNetwork %s", isolation.Path)
+	return nil
 }

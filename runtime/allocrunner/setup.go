@@ -117,8 +117,8 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 			return taskDirOptions(runner, t, b.limits)
 		}, runner.EmitEvent, b.logger)},
 	}
-	if b.config.Cgroups != nil {
-		if groups := b.config.Cgroups(t.Driver); groups != nil {
+	if b.config.Host.Cgroups != nil {
+		if groups := b.config.Host.Cgroups(t.Driver); groups != nil {
 			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})
 		}
 	}
@@ -187,6 +187,9 @@ func (b *hookBuilder) allocHooks() []hooks.OrderedHook {
 		hooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
 	}
 	first = append(first, b.previousAllocHooks()...)
+	if network := b.networkHook(); network != nil {
+		first = append(first, network)
+	}
 	health := b.health.newHook(b.status)
 	first = append(first, health)
 	var hookEntries []hooks.OrderedHook

@@ -9,6 +9,7 @@ const (
 	StepJobAccepted       Step = iota // a job is registered
 	StepAllocDir                      // the directory of the allocation is made
 	StepPrerun                        // a hook of the allocation is called
+	StepNetwork                       // a driver creates the network of the allocation
 	StepTaskDir                       // the directory of the task and its FIFOs are made
 	StepPrestart                      // a hook of the task is called
 	StepStartTask                     // the driver starts the task
@@ -30,14 +31,13 @@ const (
 )
 
 var stepNames = [stepCount]string{
-	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S4 task directory and FIFOs",
+	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S4 task directory and FIFOs",
 	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun",
 	"S15 collection", "S16 update in place", "S16 destructive update",
 }
 
-// String returns the name of the step in the fault catalogue. Step S3 of the catalogue, the
-// network of an allocation, is missing: tasks use the network of the host.
+// String returns the name of the step in the fault catalogue.
 func (s Step) String() string { return stepNames[s] }
 
 // Steps returns all steps.

@@ -186,6 +186,9 @@ func TestValidateNetwork(t *testing.T) {
 		{"a hostname", network(&api.NetworkResource{Hostname: "a-b.example.com."}), nil},
 		{"a hostname known at run time", network(&api.NetworkResource{Hostname: "${NOMAD_ALLOC_ID}!"}), nil},
 		{"a hostname that is none", network(&api.NetworkResource{Hostname: "a b"}), wantSingleFault("Hostname is not a valid DNS name")},
+		{"dns", network(&api.NetworkResource{DNS: &api.DNSConfig{Servers: []string{"10.0.0.1", "fe80::1%eth0", "${meta.dns}"}, Searches: []string{"example.org", "."}, Options: []string{"ndots:2", "rotate"}}}), nil},
+		{"dns that is none", network(&api.NetworkResource{DNS: &api.DNSConfig{Servers: []string{"dns.example.org"}, Searches: []string{"a b"}, Options: []string{"x\nnameserver 10.0.0.1"}}}),
+			[]string{`DNS server "dns.example.org" is not valid`, `DNS search domain "a b" is not valid`, `DNS option "x\nnameserver 10.0.0.1" is not valid`}},
 		{"a separator in CNI arguments", network(&api.NetworkResource{CNI: &api.CNIConfig{Args: map[string]string{"a;b": "c;d"}}}),
 			[]string{`invalid ';' character in CNI arg key "a;b"`, `invalid ';' character in CNI arg value "c;d"`}},
 		{"one CNI argument in two networks", network(

@@ -42,8 +42,8 @@ func addImpliedConstraints(g *api.TaskGroup) {
 		}
 	}
 	if len(g.Networks) > 0 && g.Networks[0].Mode == "bridge" {
-		for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
-			unlessAttribute(api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))
+		for _, c := range bridgeConstraints() {
+			unlessAttribute(c)
 		}
 	}
 	for _, provider := range secretProvidersOf(g) {
@@ -55,6 +55,20 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	if slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Vault != nil }) {
 		unlessAttribute(api.NewConstraint("${attr.vault.version}", api.ConstraintSemver, ">= 0.6.1"))
 	}
+}
+
+// bridgeConstraints are the constraints that follow from the network mode "bridge".
+func bridgeConstraints() (all []*api.Constraint) {
+	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
+		all = append(all, api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))
+	}
+	return all
+}
+
+// IsBridgeConstraint reports whether the constraint follows from the network mode "bridge". It
+// does not apply to a group whose network a driver creates, without CNI plugins.
+func IsBridgeConstraint(c *api.Constraint) bool {
+	return slices.ContainsFunc(bridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
 }
 
 func consulConstraint() *api.Constraint {

@@ -2,8 +2,10 @@ package model
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -37,6 +39,7 @@ func checkNetworks(r *faultReport, networks []*api.NetworkResource) {
 		for _, p := range n.DynamicPorts {
 			checkPort(at.atPath("port", p.Label), labels, n.Mode, p)
 		}
+		checkDNS(at.atPath("dns"), n.DNS)
 		checkCNI(at.atPath("cni"), args, n.CNI)
 	}
 	r.addNested(all, "Task group network validation failed:")
@@ -49,6 +52,24 @@ func checkHostname(r *faultReport, name string) {
 	if len(name) > maxHostname || !hostnamePattern().MatchString(name) {
 		r.add("Hostname is not a valid DNS name")
 	}
+}
+
+// checkDNS rejects values that would damage the resolver configuration of a task. Nomad passes them to
+// the driver.
+func checkDNS(r *faultReport, dns *api.DNSConfig) {
+	if dns == nil {
+		return
+	}
+	check := func(field, kind string, values []string, valid func(string) bool) {
+		for _, value := range values {
+			if !strings.Contains(value, "${") && !valid(value) {
+				r.atPath(field).add("DNS %s %q is not valid", kind, value)
+			}
+		}
+	}
+	check("servers", "server", dns.Servers, func(s string) bool { _, err := netip.ParseAddr(s); return err == nil })
+	check("searches", "search domain", dns.Searches, func(s string) bool { return s == "." || len(s) <= maxHostname && hostnamePattern().MatchString(s) })
+	check("options", "option", dns.Options, func(s string) bool { return s != "" && !strings.ContainsFunc(s, unicode.IsSpace) })
 }
 
 func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) {
@@ -77,6 +98,19 @@ func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	if p.Value > maxPort {
 		r.add("Port %s (%d) cannot be greater than %d", p.Label, p.Value, maxPort)
 	}
+}
+
+// DriversCanCreate reports whether a driver can create the network of a group with this network
+// mode: a namespace that the tasks of the group share.
+func DriversCanCreate(mode string) bool { return mode == "bridge" || mode == "none" }
+
+// GroupNetwork returns the network that the tasks of a group share, or nil if they use the
+// network of the host.
+func GroupNetwork(g *api.TaskGroup) *api.NetworkResource {
+	if len(g.Networks) == 0 || isHostNetworking(g.Networks[0].Mode) {
+		return nil
+	}
+	return g.Networks[0]
 }
 
 func isHostNetworking(mode string) bool { return mode == "" || mode == "host" }

@@ -30,13 +30,14 @@ type UnsupportedPart struct {
 // not support, in the order of the job. Most are unsupported by this build in general. It
 // does not repeat errors of Validate.
 //
-// hasDriver reports whether there is a task driver of that name; drivers, if given, are the
-// names that are suggested to the user.
-func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []UnsupportedPart {
+// hasDriver reports whether there is a task driver of that name, and createsNetwork whether it
+// may create the networks of allocations; drivers, if given, are the names that are suggested to
+// the user.
+func UnsupportedParts(job *api.Job, hasDriver, createsNetwork func(name string) bool, drivers ...string) []UnsupportedPart {
 	if job == nil {
 		return nil
 	}
-	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, drivers: drivers}
+	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, createsNetwork: createsNetwork, drivers: drivers}
 	r.checkJob(job)
 	all := make([]UnsupportedPart, 0, len(*r.faults))
 	for _, f := range *r.faults {
@@ -47,8 +48,9 @@ func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ..
 
 type unsupportedChecker struct {
 	*faultReport
-	hasDriver func(string) bool
-	drivers   []string
+	hasDriver      func(string) bool
+	createsNetwork func(string) bool
+	drivers        []string
 }
 
 // addUnsupported adds the reason why a block of the job is refused.
@@ -73,7 +75,7 @@ func (r *unsupportedChecker) checkJob(job *api.Job) {
 
 func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 	at := r.atPath("group", val(g.Name))
-	rejectNetworks(at, g.Networks)
+	r.checkNetworks(at, g)
 	rejectServices(at, g.Services)
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		what := "a volume"
@@ -87,11 +89,15 @@ func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 	}
 }
 
-func rejectNetworks(r *faultReport, networks []*api.NetworkResource) {
-	for i, n := range networks {
-		at := r.atPath("network", positionText(i))
+// checkNetworks rejects networks that neither this machine nor a driver of the group creates.
+func (r *unsupportedChecker) checkNetworks(group *faultReport, g *api.TaskGroup) {
+	created := slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return r.createsNetwork(t.Driver) })
+	for i, n := range g.Networks {
+		at := group.atPath("network", positionText(i))
 		if !isHostNetworking(n.Mode) {
-			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
+			if i > 0 || !created || !DriversCanCreate(n.Mode) {
+				addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
+			}
 		} else if n.Hostname != "" {
 			at.atPath("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
 		}

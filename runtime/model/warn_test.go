@@ -169,7 +169,8 @@ func TestForegroundNomadVarWarnings(t *testing.T) {
 }
 
 func TestUnsupportedParts(t *testing.T) {
-	hasDriver := func(name string) bool { return name == "d" || name == "e" }
+	hasDriver := func(name string) bool { return name == "d" || name == "e" || name == "pods" }
+	createsNetwork := func(name string) bool { return name == "pods" }
 	for _, c := range []struct {
 		name       string
 		edit       func(*jobFixture)
@@ -197,6 +198,14 @@ func TestUnsupportedParts(t *testing.T) {
 		{"a stopped job", func(f *jobFixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
 		{"a periodic job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Run it once, now, with -now"},
 		{"bridge", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},
+		{"a bridge that a driver creates", func(f *jobFixture) {
+			f.task.Driver = "pods"
+			f.group.Networks = []*api.NetworkResource{{Mode: "bridge", Hostname: "x"}}
+		}, "", ""},
+		{"a CNI network with a driver that creates others", func(f *jobFixture) {
+			f.task.Driver = "pods"
+			f.group.Networks = []*api.NetworkResource{{Mode: "cni/x"}}
+		}, "group g network 0 mode", `network mode "cni/x"`},
 		{"the second network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, {Mode: "cni/x"}} }, "group g network 1 mode", `network mode "cni/x"`},
 		{"a hostname", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Hostname: "x"}} }, "group g network 0 hostname", `hostname cannot be set on task group using "host" networking mode`},
 		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "group g service 0", `service "a" would be registered with Consul`},
@@ -218,7 +227,7 @@ func TestUnsupportedParts(t *testing.T) {
 		{"a device", func(f *jobFixture) { f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "gpu"}}} }, "group g task t resources device gpu", "a device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, "e", "d")
+			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, createsNetwork, "e", "d")
 			if c.text == "" {
 				if len(got) > 0 {
 					t.Errorf("refused: %+v", got)
@@ -230,7 +239,7 @@ func TestUnsupportedParts(t *testing.T) {
 			}
 		})
 	}
-	if got := UnsupportedParts(newJobFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
+	if got := UnsupportedParts(newJobFixture().job, func(string) bool { return false }, createsNetwork); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
 		t.Errorf("without names to offer: %+v", got)
 	}
 }

@@ -105,6 +105,9 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 func unmetConstraints(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
 	var all []UnmetConstraint
 	for i, c := range constraints {
+		if model.IsBridgeConstraint(c) {
+			continue // the only bridge networks of this build are those that drivers create
+		}
 		if err := checkConstraint(c, node, count); err != nil {
 			all = append(all, UnmetConstraint{append(slices.Clip(path), "constraint", strconv.Itoa(i)), err, constraintText(c)})
 		}

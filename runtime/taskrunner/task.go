@@ -60,9 +60,8 @@ func (t Task) HookTask() hook.Task {
 // Alloc is the data that all tasks of an allocation share.
 type Alloc struct {
 	hook.Alloc
-	ParentJobID      string
-	NetworkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
-	DNS              *driver.DNSConfig
+	ParentJobID string
+	DNS         *driver.DNSConfig
 }
 
 // taskRef identifies the task on its node.

@@ -24,9 +24,10 @@ type configBuilder struct {
 	description *driverDescription
 	hooks       *taskHooks
 
-	mu     sync.Mutex
-	output Output
-	cgroup string // cgroup that the host has created for the driver
+	mu               sync.Mutex
+	output           Output
+	cgroup           string                   // cgroup that the host has created for the driver
+	networkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
 }
 
 func (b *configBuilder) setOutput(o Output) {
@@ -39,6 +40,12 @@ func (b *configBuilder) setCgroup(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cgroup = path
+}
+
+func (b *configBuilder) setNetworkIsolation(isolation *driver.NetworkIsolation) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.networkIsolation = isolation
 }
 
 // build returns the driver's config for the next start, without its id. The config block
@@ -54,7 +61,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	mounts, devices := b.hooks.mounts()
 	resources := task.Resources
 	b.mu.Lock()
-	output := b.output
+	output, networkIsolation := b.output, b.networkIsolation
 	resources.Linux.CpusetCgroup = b.cgroup
 	b.mu.Unlock()
 	return &driver.TaskConfig{
@@ -76,7 +83,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 		Resources:        &resources,
 		Mounts:           mounts,
 		Devices:          devices,
-		NetworkIsolation: b.alloc.NetworkIsolation,
+		NetworkIsolation: networkIsolation,
 		DNS:              b.alloc.DNS,
 	}, nil
 }

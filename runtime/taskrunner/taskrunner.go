@@ -221,3 +221,9 @@ func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
 // SetCgroup sets the cgroup for the driver's next start of the task. The default is
 // none.
 func (r *Runner) SetCgroup(path string) { r.configBuilder.setCgroup(path) }
+
+// SetNetworkIsolation sets the network for the driver's next start of the task. The default is
+// nil: the network of the host.
+func (r *Runner) SetNetworkIsolation(isolation *driver.NetworkIsolation) {
+	r.configBuilder.setNetworkIsolation(isolation)
+}

@@ -63,6 +63,9 @@ job "life" {
       delay    = "50ms"
       mode     = "fail"
     }
+    network {
+      mode = %[5]q
+    }
     task "life" {
       driver         = %[4]q
       kill_signal    = "SIGTERM"
@@ -138,7 +141,7 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 		T: t, fault: f, dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "diary"),
 		faultInjected: make(chan struct{}), lastAllocs: map[string]*api.Allocation{}, finalRunCounts: map[string]int{},
 	}
-	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), f.in.chown(dir)); err != nil {
+	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), os.Mkdir(n.networkDir(), 0o755), f.in.chown(n.networkDir()), f.in.chown(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.installHook("dying-hook", "dying"); err != nil {
@@ -179,6 +182,9 @@ func (n *faultNode) installHook(program, name string) error {
 	program = path
 	return os.WriteFile(filepath.Join(n.pluginDir(), name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, name), 0o755)
 }
+
+// networkDir returns the directory with the networks of the external driver.
+func (n *faultNode) networkDir() string { return filepath.Join(n.dir, "networks") }
 
 func (n *faultNode) pluginDir() string { return filepath.Join(n.dir, "plugins") }
 
@@ -238,7 +244,8 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.do("purge life", new(string))
 	n.waitAllocReport("it is gone", func(s allocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
-		return err == nil && len(dirs) == 1 && len(s.Local) == 1 && s.findAlloc("life", func(*api.Allocation) bool { return true }) == nil
+		networks, networkErr := os.ReadDir(n.networkDir())
+		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.Local) == 1 && s.findAlloc("life", func(*api.Allocation) bool { return true }) == nil
 	})
 	reached := map[string]bool{}
 	n.do("reached", &reached)
@@ -269,7 +276,7 @@ func (n *faultNode) startBystander() {
 }
 
 func (n *faultNode) jobSpec(killTimeout, version string) string {
-	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName())
+	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName(), n.fault.networkMode())
 }
 
 func (f fault) failpointName() string {

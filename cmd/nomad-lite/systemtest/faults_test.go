@@ -111,6 +111,15 @@ func (f fault) victimKind(kind string) string {
 	return kind
 }
 
+// networkMode returns the network mode of the job: the network of an external driver is created by
+// that driver.
+func (f fault) networkMode() string {
+	if f.externalDriver {
+		return "bridge"
+	}
+	return "host"
+}
+
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
@@ -126,8 +135,11 @@ func (f fault) randomKillCount() int {
 	return 0
 }
 
-// isPossible reports whether the victim exists at the failpoint.
+// isPossible reports whether the job reaches the failpoint, and the victim exists there.
 func (f fault) isPossible() bool {
+	if f.step == failpoint.StepNetwork && !f.externalDriver {
+		return false
+	}
 	if f.victim.name != "task" {
 		return true
 	}
@@ -148,17 +160,18 @@ func faultMatrix() (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
 			for _, v := range faultVictims {
-				f := fault{step: step, phase: phase, victim: v}
-				if !f.isPossible() {
-					continue
-				}
+				f := fault{step: step, phase: phase, victim: v, externalDriver: step == failpoint.StepNetwork}
 				if !v.inAllEnvironments {
-					faults = append(faults, f)
+					if f.isPossible() {
+						faults = append(faults, f)
+					}
 					continue
 				}
 				for _, f.in = range allAgentEnvironments {
 					for _, f.externalDriver = range []bool{false, true} {
-						faults = append(faults, f)
+						if f.isPossible() {
+							faults = append(faults, f)
+						}
 					}
 				}
 			}
@@ -242,7 +255,7 @@ func TestEachFailpointIsReached(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	n := newFaultNode(t, fault{step: -1})
+	n := newFaultNode(t, fault{step: -1, externalDriver: true})
 	reached := n.runJobLifecycle()
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {

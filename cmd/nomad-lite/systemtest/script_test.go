@@ -32,7 +32,29 @@ func TestMain(m *testing.M) {
 		runVMInit(guest)
 	}
 	testscript.Main(leakCheckedTests{m}, map[string]func(){
-		"nomad-lite": runWithTestConfig, "old-driver": serveOldDriver, "hostile-driver": serveHostileDriver, "hostile-sdk-driver": serveHostileSDKDriver, "dying-hook": serveCrashingHook, "exec-driver": serveExternalExecDriver, "shell-driver": serveShellDriver, "hanging-hook": serveHangingHook, "hostile-hook": serveHostileHook, "quiet-hook": serveNoopHook, "asking-hook": serveHostAPIHook, "acting-hook": serveActionHook, "strange-hook": serveMisbehavingHook, "doomed-agent": runSelfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": runFailpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHelloHTTP, "mint": createCertificates, "half-sender": keepPartialRequestsOpen, "isolating-driver": serveIsolatingDriver,
+		"nomad-lite":         runWithTestConfig,
+		"old-driver":         serveOldDriver,
+		"hostile-driver":     serveHostileDriver,
+		"hostile-sdk-driver": serveHostileSDKDriver,
+		"dying-hook":         serveCrashingHook,
+		"exec-driver":        serveExternalExecDriver,
+		"shell-driver":       serveShellDriver,
+		"hanging-hook":       serveHangingHook,
+		"hostile-hook":       serveHostileHook,
+		"quiet-hook":         serveNoopHook,
+		"asking-hook":        serveHostAPIHook,
+		"acting-hook":        serveActionHook,
+		"strange-hook":       serveMisbehavingHook,
+		"doomed-agent":       runSelfKillingAgent,
+		"mortal-agent":       serveKillableAgent,
+		"faulty-agent":       runFailpointAgent,
+		"without-cgroups":    execWithoutCgroups,
+		"ask":                sendAPIRequest,
+		"say-hello":          serveHelloHTTP,
+		"mint":               createCertificates,
+		"half-sender":        keepPartialRequestsOpen,
+		"isolating-driver":   serveIsolatingDriver,
+		"pod-driver":         servePodDriver,
 	})
 }
 

@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/network"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// networkPrefix is the prefix of the names of records that have networks of allocations.
+const networkPrefix = "network/"
+
+// networkStore stores the networks of allocations in the state.
+type networkStore struct{ store *store.Store }
+
+var _ network.Store = networkStore{}
+
+// Networks implements network.Store.
+func (n networkStore) Networks() (list []state.AllocNetwork) {
+	for _, name := range n.store.Snapshot().MetaKeys(networkPrefix) {
+		if record := n.read(name); record != nil {
+			list = append(list, *record)
+		}
+	}
+	return list
+}
+
+// Network implements network.Store.
+func (n networkStore) Network(allocID string) *state.AllocNetwork {
+	return n.read(networkPrefix + allocID)
+}
+
+// read returns nil also for an unreadable record, which the store quarantines.
+func (n networkStore) read(name string) *state.AllocNetwork {
+	record := new(state.AllocNetwork)
+	if known, err := n.store.Snapshot().Meta(name, record); err != nil || !known {
+		return nil
+	}
+	return record
+}
+
+// PutNetwork implements network.Store.
+func (n networkStore) PutNetwork(record state.AllocNetwork) error {
+	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutMeta(networkPrefix+record.AllocID, record)
+		return nil
+	})
+	return err
+}
+
+// DeleteNetwork implements network.Store.
+func (n networkStore) DeleteNetwork(allocID string) error {
+	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.DeleteMeta(networkPrefix + allocID)
+		return nil
+	})
+	return err
+}
+
+// HasAllocation implements network.Store.
+func (n networkStore) HasAllocation(id string) bool {
+	return n.store.Snapshot().Allocation(nil, id) != nil
+}
+
+// describeTimeout is how long MayCreateNetwork waits for a driver.
+const describeTimeout = time.Second
+
+// MayCreateNetwork reports whether a driver creates the networks of allocations. It is true for a
+// driver that does not answer soon, or is not installed yet, but never for a builtin driver that is
+// disabled.
+func (a *Agent) MayCreateNetwork(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	d, err := a.DescribePlugin(ctx, supervisor.PluginKey{Type: base.TypeDriver, Name: name})
+	if err != nil || d.Capabilities == nil {
+		return !slices.ContainsFunc(a.Plugins(), func(p supervisor.Plugin) bool { return p.Builtin && p.Name == name })
+	}
+	return d.Capabilities.MustCreateNetwork
+}

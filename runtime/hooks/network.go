@@ -1,0 +1,128 @@
+package hooks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+var (
+	_ hook.AllocPrerun  = (*Network)(nil)
+	_ hook.AllocPostrun = (*Network)(nil)
+)
+
+// NetworkManager creates and destroys the networks of allocations; [network.Manager] implements
+// it.
+type NetworkManager interface {
+	Existing(allocID string) *driver.NetworkIsolation
+	Create(ctx context.Context, allocID, driver, hostname string) (*driver.NetworkIsolation, error)
+	Destroy(ctx context.Context, allocID string) error
+}
+
+// NetworkTask is a task of an allocation with a network.
+type NetworkTask struct {
+	Name, Driver string
+	// Capabilities returns the capabilities of the driver. It may block while the driver starts.
+	Capabilities func(context.Context) (driver.Capabilities, error)
+}
+
+// NetworkConfig configures the hook for one allocation.
+type NetworkConfig struct {
+	Manager  NetworkManager
+	Network  *api.NetworkResource
+	Hostname func() string // returns the interpolated hostname of Network
+	Tasks    []NetworkTask
+	// Reuse means that a network that an earlier agent has created still exists.
+	Reuse     bool
+	Set       func(*driver.NetworkIsolation) // passes the network to all tasks
+	EmitEvent func(*api.TaskEvent)           // emits an event on all tasks
+}
+
+// Network makes a driver create the network that the tasks of an allocation share, and destroy it
+// when they have ended. It is for groups that do not use the network of the host.
+type Network struct {
+	BuiltinHook
+	config NetworkConfig
+}
+
+// NewNetwork returns the hook for one allocation.
+func NewNetwork(c NetworkConfig) *Network { return &Network{config: c} }
+
+// Name implements hook.Hook.
+func (*Network) Name() string { return "network" }
+
+// NoDeadline implements Hook: to create a network, a driver may have to pull an image.
+func (*Network) NoDeadline() bool { return true }
+
+// Prerun implements hook.AllocPrerun.
+func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if isolation := h.config.Manager.Existing(req.Alloc.ID); isolation != nil && h.config.Reuse {
+		h.config.Set(isolation)
+		return hook.AllocPrerunResponse{}, nil
+	}
+	creator, err := h.findCreator(ctx)
+	if err != nil {
+		return hook.AllocPrerunResponse{}, err
+	}
+	point := failpoint.EnterStep(failpoint.StepNetwork)
+	isolation, err := h.config.Manager.Create(ctx, req.Alloc.ID, creator, h.config.Hostname())
+	point.Leave()
+	if err != nil {
+		return hook.AllocPrerunResponse{}, err
+	}
+	h.config.Set(isolation)
+	return hook.AllocPrerunResponse{}, nil
+}
+
+// capabilitiesTimeout limits how long a driver may take to start before the network is created.
+const capabilitiesTimeout = time.Minute
+
+// findCreator returns the driver that creates the network. It returns an error if the driver of a
+// task does not support the network mode.
+func (h *Network) findCreator(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
+	defer cancel()
+	var creator *NetworkTask
+	for _, task := range h.config.Tasks {
+		c, err := task.Capabilities(ctx)
+		if err != nil {
+			return "", fmt.Errorf("task %s: %w", task.Name, err)
+		}
+		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
+			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, h.config.Network.Mode)
+		}
+		switch {
+		case !c.MustCreateNetwork:
+		case creator == nil:
+			creator = &task
+		case creator.Driver != task.Driver:
+			return "", fmt.Errorf("tasks %s and %s want to initiate networking but only one driver can do so", creator.Name, task.Name)
+		}
+	}
+	if creator == nil || !model.DriversCanCreate(h.config.Network.Mode) {
+		return "", fmt.Errorf("no driver of the group creates networks, and this build of nomad-lite creates none with mode %q: use mode \"host\", or a driver with the capability must_create_network", h.config.Network.Mode)
+	}
+	return creator.Driver, nil
+}
+
+// postrunTimeout limits how long the end of an allocation waits for its network.
+const postrunTimeout = 10 * time.Second
+
+// Postrun implements hook.AllocPostrun.
+func (h *Network) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, postrunTimeout)
+	defer cancel()
+	err := h.config.Manager.Destroy(ctx, req.Alloc.ID)
+	if err != nil {
+		h.config.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("postrun: network not destroyed, trying again: %v", err)))
+	}
+	return hook.AllocPostrunResponse{}, err
+}
