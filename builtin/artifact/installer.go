@@ -68,6 +68,9 @@ func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 		return &fileOwner{0, 0}, nil
 	}
 	name, group, hasGroup := strings.Cut(name, ":")
+	if id, ok := strings.CutPrefix(name, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
+		name = id // a user that the agent has assigned to the task
+	}
 	u, err := user.Lookup(name)
 	if err != nil && strings.Trim(name, "0123456789") == "" {
 		if u, err = user.LookupId(name); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
@@ -24,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/clock"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -58,6 +60,10 @@ type Config struct {
 	// does not name.
 	EnvDenylist, EnvAllowlist []string
 
+	// DynamicUsers are the ids of the users of tasks that name no user, if the driver supports that.
+	// The zero value means that there are none.
+	DynamicUsers idrange.Range
+
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
 	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
@@ -88,6 +94,7 @@ type Agent struct {
 	processRetention *processRetention
 	plugins          *plugins
 	networks         *network.Manager
+	users            hooks.UserPool // nil if tasks get no users
 	taskFiles        taskfiles.Files
 	hostSampler      hoststats.Sampler
 
@@ -276,6 +283,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Host: allocrunner.HostResources{
 				Cgroups:  cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
 				Networks: a.networks,
+				Users:    a.users,
 			},
 			Limits:      limits,
 			TaskRecords: localnode.TaskRecords{Store: a.store},

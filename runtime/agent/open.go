@@ -39,6 +39,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.store, err = openStore(a.dataDirectory, a.logger); err != nil {
 		return err
 	}
+	a.users = loadUsers(a.store, a.config.DynamicUsers, a.logger)
 	nodeID := localnode.LoadID(a.store)
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.scheduler = a.newScheduler(nodeID)

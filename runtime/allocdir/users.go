@@ -265,6 +265,27 @@ func (h *dirHandle) admitUsers(users []uint32, fallback bool) error {
 	return explainOwnershipDenied(err)
 }
 
+// DismissUser makes the directory of the allocation inaccessible to a user who could pass through
+// it. It does nothing if the directory does not exist, or if the agent is not root. BuildTask admits
+// the user again.
+func (d *Dir) DismissUser(uid uint32) error {
+	if !isPrivileged() {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	alloc, err := d.open()
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer alloc.close()
+	admitted, err := alloc.readACLUsers()
+	if err != nil || !slices.Contains(admitted, uid) {
+		return err
+	}
+	return alloc.setACL(slices.DeleteFunc(admitted, func(id uint32) bool { return id == uid }), aclTraverse)
+}
+
 // nomadAllocDirMode is Nomad's mode of the directory of an allocation.
 const nomadAllocDirMode fs.FileMode = 0o755
 

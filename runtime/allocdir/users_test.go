@@ -414,6 +414,26 @@ func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 	}
 }
 
+// A dismissed user has no access to the files of the allocation, although some belong to the user,
+// until a task is built for the user again. Other users keep their access.
+func TestDismissUser(t *testing.T) {
+	d := newPublicDir(t)
+	uid, _ := nobodyAccount()
+	mustBuildTask(t, d, "web", TaskOptions{User: "nomad-4001"})
+	mustBuildTask(t, d, "other", TaskOptions{User: "nobody"})
+	wantAllowed(t, aliceUID, `: > "$1/web/local/file" && ls "$1/alloc/data"`, d.Path())
+	for range 2 {
+		if err := d.DismissUser(uint32(aliceUID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantDenied(t, aliceUID, `cat "$1/web/local/file"`, d.Path())
+	wantDenied(t, aliceUID, `ls "$1/alloc/data"`, d.Path())
+	wantAllowed(t, uid, `ls "$1/other/local"`, d.Path())
+	mustBuildTask(t, d, "web", TaskOptions{User: "nomad-4001"})
+	wantAllowed(t, aliceUID, `cat "$1/web/local/file"`, d.Path())
+}
+
 // Tasks of one allocation start at the same time: each admits its user.
 func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	d := newPublicDir(t)

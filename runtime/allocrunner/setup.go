@@ -113,10 +113,13 @@ func (b *hookBuilder) attachHooks() {
 func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
 	list := []hooks.OrderedHook{
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
-		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
-			return taskDirOptions(runner, t, b.limits)
-		}, runner.EmitEvent, b.logger)},
 	}
+	if users := b.config.Host.Users; users != nil && t.User == "" {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewWorkloadUser(users, runner.Capabilities, runner.SetDynamicUser, b.dir.DismissUser, b.logger)})
+	}
+	list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
+		return taskDirOptions(runner, t, b.limits)
+	}, runner.EmitEvent, b.logger)})
 	if b.config.Host.Cgroups != nil {
 		if groups := b.config.Host.Cgroups(t.Driver); groups != nil {
 			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
@@ -59,6 +60,7 @@ func (r *Runner) restore(was RestoredTask) {
 	local, task := was.Local, was.State
 	r.records.restore(was)
 	r.description.restore(local.Capabilities)
+	r.taskUpdater.setDynamicUser(hooks.WorkloadUserName(hooks.WorkloadUserID(local.Hooks[hooks.WorkloadUserHookName].Data)))
 	r.restartDecider.restore(local.Restart)
 	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
 		r.records.restartReq = local.RestartRequest

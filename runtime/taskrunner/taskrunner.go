@@ -227,3 +227,7 @@ func (r *Runner) SetCgroup(path string) { r.configBuilder.setCgroup(path) }
 func (r *Runner) SetNetworkIsolation(isolation *driver.NetworkIsolation) {
 	r.configBuilder.setNetworkIsolation(isolation)
 }
+
+// SetDynamicUser sets the user of a task that names none; empty means the driver's default. It is
+// part of Task at once.
+func (r *Runner) SetDynamicUser(name string) { r.taskUpdater.setDynamicUser(name) }

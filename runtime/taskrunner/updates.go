@@ -7,6 +7,7 @@ import "sync"
 type taskUpdater struct {
 	mu           sync.Mutex
 	task         Task
+	dynamicUser  string // user of a task that names none; empty for the driver's default
 	hooksPending bool   // the Update hooks have not been called for this version
 	hooksRunning bool   // a goroutine is calling the Update hooks
 	callHooks    func() // starts the goroutine that calls the Update hooks; nil outside Run
@@ -15,7 +16,17 @@ type taskUpdater struct {
 func (u *taskUpdater) current() Task {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.task
+	task := u.task
+	if task.User == "" {
+		task.User = u.dynamicUser
+	}
+	return task
+}
+
+func (u *taskUpdater) setDynamicUser(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.dynamicUser = name
 }
 
 func (u *taskUpdater) set(task Task, withHooks bool) {

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -109,7 +110,12 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.DownloadUIDs = c.DownloadUIDs()
 	}
+	dynamicUsers, enabled := c.DynamicUsers.IDs()
+	if os.Geteuid() != 0 || !enabled { // an agent that is not root cannot give directories to other users
+		dynamicUsers = idrange.Range{}
+	}
 	return agent.Config{
+		DynamicUsers:    dynamicUsers,
 		DataDir:         c.DataDir,
 		Node:            c.Node,
 		Limits:          limits,

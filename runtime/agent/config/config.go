@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
@@ -55,6 +56,7 @@ type Config struct {
 
 	Node           localnode.Settings
 	MaxKillTimeout time.Duration
+	DynamicUsers   DynamicUsers
 	EnvDenylist    []string // nil: Nomad's default
 	EnvAllowlist   []string // nil: all variables
 	UserDenylist   []string
@@ -66,6 +68,21 @@ type Config struct {
 	RawExec        *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
 	GC             noderunner.GC
 	SchedulerGC    scheduler.GCConfig
+}
+
+// DynamicUsers is the range of the user ids of tasks that name no user. 0 means the default, and a
+// negative number that there are none.
+type DynamicUsers struct{ Min, Max int }
+
+// The default range of DynamicUsers is Nomad's.
+const minDynamicUser, maxDynamicUser = 80000, 89999
+
+// IDs returns the range. enabled is false if there are no such users.
+func (u DynamicUsers) IDs() (ids idrange.Range, enabled bool) {
+	if u.Min < 0 || u.Max < 0 {
+		return idrange.Range{}, false
+	}
+	return idrange.Range{First: uint32(cmp.Or(u.Min, minDynamicUser)), Last: uint32(cmp.Or(u.Max, maxDynamicUser))}, true
 }
 
 // TLS has the TLS settings of the API.
@@ -108,6 +125,11 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	}
 	if first, last := cmp.Or(c.Node.ClientMinPort, localnode.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, localnode.ClientMaxPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
+	}
+	if ids, enabled := c.DynamicUsers.IDs(); enabled && ids.First > ids.Last {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: dynamic_user_min %d is above dynamic_user_max %d", ids.First, ids.Last)})
+	} else if enabled && c.DownloadUIDs().Overlaps(ids) {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: the ids %d-%d overlap with download_uids of the artifact block: choose another range for one of them", ids.First, ids.Last)})
 	}
 	return c, diags
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
@@ -337,4 +338,34 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The range of the user ids of tasks is checked together with that of downloads.
+func TestDynamicUsers(t *testing.T) {
+	for text, want := range map[string]struct {
+		ids     idrange.Range
+		enabled bool
+		summary string
+	}{
+		"": {idrange.Range{First: 80000, Last: 89999}, true, ""},
+		"client {\n users {\n dynamic_user_min = 70000\n }\n}":                      {idrange.Range{First: 70000, Last: 89999}, true, ""},
+		"client {\n users {\n dynamic_user_max = -1\n }\n}":                         {idrange.Range{}, false, ""},
+		"client {\n users {\n dynamic_user_min = 90\n dynamic_user_max = 80\n }\n}": {idrange.Range{First: 90, Last: 80}, true, "configuration: client.users: dynamic_user_min 90 is above dynamic_user_max 80"},
+		"client {\n users {\n dynamic_user_max = 90000\n }\n}":                      {idrange.Range{First: 80000, Last: 90000}, true, "configuration: client.users: the ids 80000-90000 overlap with download_uids of the artifact block: choose another range for one of them"},
+		"client {\n users {\n dynamic_user_max = 4294967295\n }\n}":                 {idrange.Range{First: 80000, Last: 89999}, true, "dynamic_user_max: must be a whole number from -1 to 4294967294"},
+	} {
+		path := filepath.Join(t.TempDir(), "agent.hcl")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, diags := Load([]string{path})
+		summary := ""
+		if len(diags) > 0 {
+			summary = diags[0].Summary
+		}
+		ids, enabled := c.DynamicUsers.IDs()
+		if ids != want.ids || enabled != want.enabled || !strings.HasSuffix(summary, want.summary) || (summary == "") != (want.summary == "") {
+			t.Errorf("%s: %v, %t, %q, want %+v", text, ids, enabled, summary, want)
+		}
+	}
 }

@@ -167,6 +167,8 @@ func stringMapSetting(field func(*Config) *map[string]string) setting {
 
 const maxSettingNumber = 1 << 53
 
+const maxUserID = 1<<32 - 2 // 1<<32-1 means "no user" for the kernel
+
 // topLevelSettings are the settings at the top level of a file, by name.
 var topLevelSettings = map[string]setting{
 	"region":     textSetting(func(c *Config) *string { return &c.Node.Region }),
@@ -375,6 +377,11 @@ var clientSettings = map[string]setting{
 		},
 	},
 
+	"users": {blockSettings: map[string]setting{
+		"dynamic_user_min": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUsers.Min }),
+		"dynamic_user_max": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUsers.Max }),
+	}},
+
 	"artifact": {blockSettings: artifactSettings},
 	"template": {blockSettings: templateSettings},
 
@@ -418,7 +425,6 @@ var clientSettings = map[string]setting{
 	"servers":                         {ignoredReason: noServersReason},
 	"start_join":                      {ignoredReason: noServersReason},
 	"state_dir":                       {ignoredReason: "the state is in the data directory"},
-	"users":                           {ignoredReason: notImplementedReason},
 	"allow_unsafe_driver_reattach":    {ignoredReason: notNeededReason},
 	"disable_allocation_hook_metrics": {ignoredReason: notNeededReason},
 }

@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/users"
+)
+
+// loadUsers returns the user ids for tasks, without those that tasks of an earlier agent have. It
+// returns nil if the range is the zero value.
+func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) hooks.UserPool {
+	if ids == (idrange.Range{}) {
+		return nil
+	}
+	pool := users.NewPool(ids)
+	snapshot := s.Snapshot()
+	for _, allocID := range snapshot.LocalAllocations() {
+		if snapshot.AllocationEnded(allocID) {
+			continue
+		}
+		for _, task := range snapshot.LocalTasks(allocID) {
+			local, _, err := snapshot.TaskLocalState(allocID, task)
+			if err != nil {
+				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
+				continue
+			}
+			if id := hooks.WorkloadUserID(local.Hooks[hooks.WorkloadUserHookName].Data); id != 0 {
+				pool.Restore(users.Task{AllocID: allocID, Name: task}, id)
+			}
+		}
+	}
+	return pool
+}
