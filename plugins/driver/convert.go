@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
@@ -354,7 +355,7 @@ func fingerprintProto(f Fingerprint) (*driverpb.FingerprintResponse, error) {
 		p.Attributes = make(map[string]*structspb.Attribute, len(f.Attributes))
 	}
 	for name, a := range f.Attributes {
-		attribute, err := attributeProto(a)
+		attribute, err := base.AttributeProto(a.Value, a.Unit)
 		if err != nil {
 			return nil, fmt.Errorf("fingerprint attribute %q: %w", name, err)
 		}
@@ -372,47 +373,11 @@ func fingerprintFromProto(p *driverpb.FingerprintResponse) Fingerprint {
 		f.Attributes = make(map[string]Attribute, len(p.GetAttributes()))
 	}
 	for name, attribute := range p.GetAttributes() {
-		if a, ok := attributeFromProto(attribute); ok {
-			f.Attributes[name] = a
+		if value := base.AttributeValue(attribute); value != nil {
+			f.Attributes[name] = Attribute{Value: value, Unit: attribute.GetUnit()}
 		}
 	}
 	return f
-}
-
-func attributeProto(a Attribute) (*structspb.Attribute, error) {
-	p := &structspb.Attribute{Unit: a.Unit}
-	switch v := a.Value.(type) {
-	case bool:
-		p.Value = &structspb.Attribute_BoolVal{BoolVal: v}
-	case int64:
-		p.Value = &structspb.Attribute_IntVal{IntVal: v}
-	case int:
-		p.Value = &structspb.Attribute_IntVal{IntVal: int64(v)}
-	case float64:
-		p.Value = &structspb.Attribute_FloatVal{FloatVal: v}
-	case string:
-		p.Value = &structspb.Attribute_StringVal{StringVal: v}
-	default:
-		return nil, fmt.Errorf("a value of type %T is neither bool, int64, float64 nor string", a.Value)
-	}
-	return p, nil
-}
-
-func attributeFromProto(p *structspb.Attribute) (Attribute, bool) {
-	a := Attribute{Unit: p.GetUnit()}
-	switch v := p.GetValue().(type) {
-	case *structspb.Attribute_BoolVal:
-		a.Value = v.BoolVal
-	case *structspb.Attribute_IntVal:
-		a.Value = v.IntVal
-	case *structspb.Attribute_FloatVal:
-		a.Value = v.FloatVal
-	case *structspb.Attribute_StringVal:
-		a.Value = v.StringVal
-	default:
-		return a, false
-	}
-	return a, true
 }
 
 func taskStatusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {

@@ -2,18 +2,15 @@ package hook
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 // maxStoredResponseSize is the maximum size of a TaskPrestartResponse, in bytes: the
 // response is stored in memory and on disk until the task is removed.
 const maxStoredResponseSize = 1 << 20
-
-// maxEnvVarSize is the maximum size of one environment variable in execve(2), in bytes.
-var maxEnvVarSize = 32 * os.Getpagesize()
 
 // mountOrDeviceOverhead is the estimated size of an entry of Mounts or Devices without its
 // texts, in bytes.
@@ -25,25 +22,21 @@ func (r TaskPrestartResponse) Fault() error {
 		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxStoredResponseSize)
 	}
 	for name, value := range r.Env {
-		// The error does not contain the value, which may be a secret.
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
-		}
-		if size := len(name) + len(value) + len("=\x00"); size > maxEnvVarSize {
-			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxEnvVarSize)
+		if err := base.CheckEnvVar(name, value); err != nil {
+			return err
 		}
 	}
 	for _, m := range r.Mounts {
-		if !isCleanAbsPath(m.TaskPath) || !isCleanAbsPath(m.HostPath) {
-			return fmt.Errorf("it mounts %q at %q: both must be absolute, and without .. in them", m.HostPath, m.TaskPath)
+		if err := base.CheckMountPaths(m.HostPath, m.TaskPath); err != nil {
+			return err
 		}
 		if !slices.Contains(propagationModes, m.PropagationMode) {
 			return fmt.Errorf("it mounts %q with propagation mode %q: there are %s", m.HostPath, m.PropagationMode, strings.Join(propagationModes[1:], ", "))
 		}
 	}
 	for _, d := range r.Devices {
-		if !isCleanAbsPath(d.TaskPath) || !isCleanAbsPath(d.HostPath) || strings.Trim(d.Permissions, "rwm") != "" {
-			return fmt.Errorf("it shows the device %q at %q with permissions %q: the paths must be absolute, without .., and the permissions some of r, w and m", d.HostPath, d.TaskPath, d.Permissions)
+		if err := base.CheckDevice(d.HostPath, d.TaskPath, d.Permissions); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -51,12 +44,6 @@ func (r TaskPrestartResponse) Fault() error {
 
 // propagationModes are the modes that drivers support; "" means the driver's default.
 var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
-
-// isCleanAbsPath reports whether a path is absolute and contains neither ".." nor a NUL
-// byte.
-func isCleanAbsPath(path string) bool {
-	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
-}
 
 func (r TaskPrestartResponse) storedSize() (size int) {
 	for _, m := range []map[string]string{r.Env, r.State} {

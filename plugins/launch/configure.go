@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -19,7 +20,7 @@ import (
 // supportedAPIVersions are the API versions that the host supports, by plugin type, highest first.
 var supportedAPIVersions = map[base.Type][]string{
 	base.TypeDriver: {"v0.1.0"},
-	base.TypeDevice: {"v0.1.0"},
+	base.TypeDevice: {device.APIVersion},
 	base.TypeHook:   {hook.APIVersion},
 }
 
@@ -138,6 +139,8 @@ func (p *Plugin) init(ctx context.Context) error {
 	switch p.info.Type {
 	case base.TypeDriver:
 		return p.initDriver(ctx)
+	case base.TypeDevice:
+		p.clients.device = device.NewClient(p.info.Name, p.conn, p.proc.done)
 	case base.TypeHook:
 		return p.initHook(ctx)
 	}
@@ -146,10 +149,10 @@ func (p *Plugin) init(ctx context.Context) error {
 
 // initDriver initialises the driver. A driver without Init needs no initialisation.
 func (p *Plugin) initDriver(ctx context.Context) error {
-	p.driver = driver.NewClient(p.conn, p.proc.done)
+	p.clients.driver = driver.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
-	if err := p.driver.Init(ctx); err != nil {
+	if err := p.clients.driver.Init(ctx); err != nil {
 		return p.explainCallError(ctx, "Init", err)
 	}
 	return nil
@@ -157,10 +160,10 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 
 // initHook fetches the hook's description, and sends the hook the address of its host.
 func (p *Plugin) initHook(ctx context.Context) error {
-	p.hook = hook.NewClient(p.conn, p.proc.done)
+	p.clients.hook = hook.NewClient(p.conn, p.proc.done)
 	call, cancel := p.callContext(ctx)
 	defer cancel()
-	description, err := p.hook.Describe(call)
+	description, err := p.clients.hook.Describe(call)
 	if err != nil {
 		return p.explainCallError(call, "Describe", err)
 	}
@@ -169,9 +172,9 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	}
 	call, cancel = p.callContext(ctx)
 	defer cancel()
-	if err := p.hook.Configure(call, p.cfg.HookConfig); err != nil {
+	if err := p.clients.hook.Configure(call, p.cfg.HookConfig); err != nil {
 		return p.explainCallError(call, "Configure", err)
 	}
-	p.description = description
+	p.clients.description = description
 	return nil
 }

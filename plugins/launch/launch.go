@@ -26,6 +26,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
@@ -112,9 +113,7 @@ type Plugin struct {
 	peerVerified atomic.Bool // peerVerified: addr is a unix socket on which the plugin itself listens
 	info         base.Info
 	version      string
-	driver       driver.Driver
-	hook         *hook.Client
-	description  *hook.Description // of hook
+	clients      serviceClients
 	stdio        processOutput
 	calls        base.CallRecorder
 
@@ -312,11 +311,24 @@ func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 	return p.cfg.Keeper.KeepProcessAfterDisconnect(ctx, p.proc.ID)
 }
 
+// serviceClients has the client of the plugin's service. The clients of other types are nil.
+type serviceClients struct {
+	driver      driver.Driver
+	device      device.Plugin
+	hook        *hook.Client
+	description *hook.Description // of hook
+}
+
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
-func (p *Plugin) Driver() driver.Driver { return p.driver }
+func (p *Plugin) Driver() driver.Driver { return p.clients.driver }
+
+// Device returns the plugin's devices; nil if the plugin is not a device plugin.
+func (p *Plugin) Device() device.Plugin { return p.clients.device }
 
 // Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
-func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.description }
+func (p *Plugin) Hook() (*hook.Client, *hook.Description) {
+	return p.clients.hook, p.clients.description
+}
 
 // Done is closed as soon as the process has ended, even if its children still run.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
@@ -358,9 +370,9 @@ func (p *Plugin) Kill() { p.proc.kill() }
 // immediately. Stop blocks until all resources are released. The driver's tasks continue to
 // run.
 func (p *Plugin) Stop(ctx context.Context) {
-	if p.driver != nil {
+	if p.clients.driver != nil {
 		call, cancel := context.WithTimeout(ctx, shutdownTimeout)
-		if err := p.driver.Shutdown(call); err != nil {
+		if err := p.clients.driver.Shutdown(call); err != nil {
 			p.logger.Debug("driver shutdown", "error", err)
 		}
 		cancel()

@@ -46,9 +46,12 @@ type pluginRunResult struct {
 	// was stopped because it was unused.
 	launchRequested <-chan struct{}
 
-	err     error         // the reason why the process has exited or was not started
-	started bool          // the process was started
-	uptime  time.Duration // time from the launch to the exit
+	err error // the reason why the process has exited or was not started
+	// streamErr: the reason why the process of a device plugin was stopped, and is not launched
+	// again.
+	streamErr error
+	started   bool          // the process was started
+	uptime    time.Duration // time from the launch to the exit
 	// crashedInCall: the plugin is a hook that was requested during this run, and may have
 	// died in a call.
 	crashedInCall bool

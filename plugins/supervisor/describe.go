@@ -15,12 +15,12 @@ import (
 type Description struct {
 	Info         base.Info
 	ConfigSchema *hclspec.Spec        // schema of the plugin block; nil means that a plugin block is not allowed
-	Capabilities *driver.Capabilities // nil for a hook
-	TaskSchema   *hclspec.Spec        // schema of the task config block; nil for a hook
-	Hook         *hook.Description    // nil for a driver
+	Capabilities *driver.Capabilities // nil for other types than drivers
+	TaskSchema   *hclspec.Spec        // schema of the task config block; nil for other types than drivers
+	Hook         *hook.Description    // nil for other types than hooks
 }
 
-// Describe calls the plugin that serves a driver or hook for its description. It blocks and fails like Driver and
+// Describe calls the plugin that serves a driver, a hook or devices for its description. It blocks and fails like Driver and
 // Hook.
 func (s *Supervisor) Describe(ctx context.Context, key PluginKey) (*Description, error) {
 	inst, watched, err := s.waitForPlugin(ctx, key, time.Time{})
@@ -31,7 +31,7 @@ func (s *Supervisor) Describe(ctx context.Context, key PluginKey) (*Description,
 	if d.ConfigSchema, err = inst.ConfigSchema(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	if key.Type == base.TypeHook {
+	if key.Type != base.TypeDriver {
 		_, d.Hook = inst.Hook()
 		return d, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -24,6 +25,8 @@ type fakePlugin struct {
 	configSchema *hclspec.Spec
 
 	wrapperDriver driver.Driver // wrapped: replaces drv if it is set; it contains drv
+
+	devices device.Plugin // devices: nil if the plugin is not a device plugin
 
 	hook        *hook.Client // hook: nil if the plugin is a driver
 	description *hook.Description
@@ -53,6 +56,7 @@ func (f *fakePlugin) Driver() driver.Driver {
 	}
 	return f.drv
 }
+func (f *fakePlugin) Device() device.Plugin                   { return f.devices }
 func (f *fakePlugin) PID() int                                { return 42 }
 func (f *fakePlugin) StartedAt() time.Time                    { return time.Time{} }
 func (f *fakePlugin) Methods() []base.MethodStats             { return nil }

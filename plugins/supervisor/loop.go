@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
 // pluginLoop runs in the goroutine of one plugin, and keeps the plugin running.
@@ -47,6 +48,10 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		result := l.runOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasSuccessor():
+		case result.streamErr != nil:
+			l.logger.Warn("device plugin has stopped reporting devices, not started again", "plugin", m.entry.Name, "error", result.streamErr)
+			l.recordFailure(eventStreamEnded, fmt.Errorf("%w; the plugin is not started again until it has changed or the agent is restarted", result.streamErr), time.Time{})
+			return
 		case result.launchRequested != nil:
 			consecutiveFailures = 0
 			select {
@@ -68,9 +73,11 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
 		return pluginRunResult{err: err}
 	}
-	if requested := l.watchProcess(ctx, inst); requested != nil {
+	stopped := l.watchProcess(ctx, inst)
+	switch {
+	case stopped.launchRequested != nil, stopped.streamErr != nil:
 		l.stopPlugin(ctx, inst)
-		return pluginRunResult{launchRequested: requested}
+		return stopped
 	}
 	if !hasExited(inst) {
 		l.s.updateAndNotify(func() { l.plugin.inst = nil })
@@ -119,6 +126,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 	l.s.updateAndNotify(func() {
 		m.applyEvent(e)
 		m.inst = nil
+		l.s.registry.setDevices(m, nil, nil)
 		m.launchAttempted = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
@@ -210,9 +218,6 @@ func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
 // register registers a new process for the driver or hook that it serves.
 func (l *pluginLoop) register(inst pluginInstance) (err error) {
 	m, info := l.plugin, inst.Info()
-	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
-		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", m.entry, info.Type)
-	}
 	l.s.updateAndNotify(func() {
 		if err = l.s.registry.registerOwner(m, info); err != nil {
 			return
@@ -226,22 +231,31 @@ func (l *pluginLoop) register(inst pluginInstance) (err error) {
 			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
 		}
 		_, m.hookDescription = inst.Hook()
-		m.fingerprinted = m.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
+		m.fingerprinted = m.fingerprinted || info.Type == base.TypeHook // a hook has no fingerprint
 		l.s.registry.updateFirstLaunchesDone()
 	})
 	return err
 }
 
-// watchProcess reads the streams of a process until the process ends, ctx ends, or the process is
-// unused. If it is unused, serve returns a channel that is closed when the plugin is
-// requested again. Otherwise it returns nil.
-func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (requested <-chan struct{}) {
+// watchProcess reads the streams of a process until the process ends, ctx ends, or the process must be stopped: a
+// restart is requested, it is unused, or it is a device plugin that reports no further devices. The result has the
+// reason for which it must be stopped, or is zero.
+func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (stopped pluginRunResult) {
 	m, served := l.plugin, servedKey(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var wg sync.WaitGroup
-	if served.Type == base.TypeDriver {
+	streamEnded := make(chan error, 1)
+	switch served.Type {
+	case base.TypeDevice:
+		devices := deviceStream{inst: inst, onChange: func(groups []device.Group) { l.setDevices(inst, groups) }, logger: l.logger}
+		wg.Go(func() {
+			if err := devices.run(ctx); err != nil {
+				streamEnded <- err
+			}
+		})
+	case base.TypeDriver:
 		fingerprints := fingerprintStream{inst: inst, driver: served.Name, plugin: m.entry.Name, onChange: l.updateDriverInfo, logger: l.logger}
 		events := taskEventStream{inst: inst, driver: served.Name, onEvent: l.s.cfg.OnTaskEvent, logger: l.logger}
 		l.s.mu.Lock()
@@ -263,17 +277,19 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (req
 			done = true
 		case <-ctx.Done():
 			done = true
+		case stopped.streamErr = <-streamEnded:
+			done = true
 		case <-idleCheck:
-			requested = l.releaseIfIdle(served)
-			done = requested != nil
+			stopped.launchRequested = l.releaseIfIdle(served)
+			done = stopped.launchRequested != nil
 		}
 	}
 	cancel()
 	wg.Wait()
-	if requested == nil {
+	if stopped.launchRequested == nil {
 		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
 	}
-	return requested
+	return stopped
 }
 
 // releaseIfIdle checks whether a process is unused. If it is, Driver and Hook no longer
@@ -304,6 +320,16 @@ func (l *pluginLoop) updateDriverInfo(change func(*DriverInfo)) {
 	}
 }
 
+// setDevices sets the devices that a process of the plugin has reported.
+func (l *pluginLoop) setDevices(reporter pluginInstance, groups []device.Group) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.plugin.fingerprinted = true
+	if l.s.registry.setDevices(l.plugin, reporter, groups) {
+		l.s.notifyStateLocked()
+	}
+}
+
 // stopOrDetach detaches a plugin that has tasks if the supervisor stops, and stops the
 // plugin otherwise. It is called after ctx has ended.
 func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
@@ -312,7 +338,7 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 	served, wanted := servedKey(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && cfg.KeepRunning(served, inst.PID()) {
+	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && served.Type != base.TypeDevice && cfg.KeepRunning(served, inst.PID()) {
 		inst.Detach()
 		return
 	}

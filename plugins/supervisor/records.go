@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -145,6 +146,15 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+	if rec.Serves.Type == base.TypeDevice {
+		// The process is killed and not reattached: it has no tasks, and a new process finds the
+		// devices again.
+		if thisBoot, err := rec.IsFromThisBoot(); err != nil || !thisBoot {
+			return nil, err
+		}
+		r.killPlugin(recordKey(e), rec)
+		return nil, nil
+	}
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
 	if same && !binary.IsScript {
@@ -205,7 +215,7 @@ func (r *recordedPlugins) killOrphans() error {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keepRunning != nil && rec.Serves != (PluginKey{}) && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves != (PluginKey{}) && rec.Serves.Type != base.TypeDevice && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
@@ -243,7 +253,7 @@ func (r *recordedPlugins) killUnmanagedPlugin(served PluginKey) error {
 
 func (r *recordedPlugins) killPlugin(key string, rec Record) {
 	if rec.processID().Signal(unix.SIGKILL) == nil {
-		r.logger.Info("stopped a plugin that no configuration needs", "plugin", key, "pid", rec.Pid)
+		r.logger.Info("stopped the plugin process of an earlier agent", "plugin", key, "pid", rec.Pid)
 	}
 	r.deleteRecord(key)
 }

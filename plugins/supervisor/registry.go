@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
@@ -95,7 +98,8 @@ type registry struct {
 	plugins           []*managedPlugin // plugins: in the order of the catalog
 	owners            map[PluginKey]*managedPlugin
 	drivers           map[string]DriverInfo
-	firstLaunchesDone bool // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
+	devices           map[string]reportedDevices // devices: last report of each device plugin, by its name
+	firstLaunchesDone bool                       // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
 	logger            hclog.Logger
 }
 
@@ -179,8 +183,11 @@ func (r *registry) notFoundError(key PluginKey) error {
 		msg += "; " + strings.Join(failureReasons, "; ")
 	}
 	none := ErrNoDriver
-	if key.Type == base.TypeHook {
+	switch key.Type {
+	case base.TypeHook:
 		none = ErrNoHook
+	case base.TypeDevice:
+		none = ErrNoDevicePlugin
 	}
 	return fmt.Errorf("%s: %w: %s", key, none, msg)
 }
@@ -276,6 +283,48 @@ func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) 
 	return true
 }
 
+// reportedDevices are the devices of a device plugin.
+type reportedDevices struct {
+	reporter pluginInstance // the process that has reported them; nil if there is none
+	groups   []device.Group
+}
+
+// setDevices sets the devices of plugin m. It returns false if nothing has changed, or m is no device
+// plugin.
+func (r *registry) setDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
+	name := m.info.Name
+	if r.owners[PluginKey{base.TypeDevice, name}] != m {
+		return false
+	}
+	before := r.devices[name]
+	r.devices[name] = reportedDevices{reporter, groups}
+	if reflect.DeepEqual(before.groups, groups) {
+		return reporter != before.reporter
+	}
+	all := r.allDeviceGroups()
+	for _, g := range groups {
+		if i := slices.IndexFunc(all, func(o DeviceGroup) bool { return o.ID == g.ID }); all[i].Plugin != name {
+			r.logger.Warn("devices are ignored, because another plugin reports devices with the same name", "devices", g.ID.String(), "plugin", name, "used_plugin", all[i].Plugin)
+		}
+	}
+	return true
+}
+
+// allDeviceGroups implements Supervisor.DeviceGroups.
+func (r *registry) allDeviceGroups() []DeviceGroup {
+	var all []DeviceGroup
+	known := make(map[device.GroupID]bool)
+	for _, name := range slices.Sorted(maps.Keys(r.devices)) {
+		for _, g := range r.devices[name].groups {
+			if !known[g.ID] {
+				known[g.ID] = true
+				all = append(all, DeviceGroup{name, g})
+			}
+		}
+	}
+	return all
+}
+
 // newPlugins returns a managedPlugin for each entry of a catalog. lastServedKey may be nil.
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
@@ -340,8 +389,11 @@ func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
 	if served := servedKey(m.info); r.owners[served] == m {
 		delete(r.owners, served)
-		if served.Type == base.TypeDriver && m.replacement == nil {
+		switch {
+		case served.Type == base.TypeDriver && m.replacement == nil:
 			delete(r.drivers, served.Name)
+		case served.Type == base.TypeDevice:
+			delete(r.devices, served.Name)
 		}
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {

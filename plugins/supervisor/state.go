@@ -13,7 +13,7 @@ const (
 	// The last launch or process has failed, and the plugin is launched again after a
 	// delay.
 	stateBackingOff
-	stateFailed     // the catalog has an error for the plugin, so that it is not launched
+	stateFailed     // the catalog has an error for the plugin, or a device plugin has ended its fingerprint stream; the plugin is not launched again
 	stateSuperseded // another plugin serves the driver or hook of this one
 	stateDraining   // the plugin was removed from the catalog or changed, and its process still has tasks
 	stateGone       // the supervisor no longer manages the plugin
@@ -29,6 +29,7 @@ const (
 	eventLaunched                           // the process is registered for its driver or hook
 	eventExited                             // the process has exited, and the plugin is launched again immediately
 	eventExitedEarly                        // the process has exited early, and the plugin is launched again after a delay
+	eventStreamEnded                        // the fingerprint stream of a device plugin has ended, and its process was stopped
 	eventPluginUnused                       // the plugin is a builtin that no task needs
 	eventPluginReplaced                     // the plugin has lost the arbitration
 	eventPluginRemoved                      // the plugin was removed from the catalog or changed
@@ -48,7 +49,7 @@ var stateTransitions = [...]map[pluginEvent]pluginState{
 		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateRunning: {
-		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventPluginUnused: stateIdle,
+		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventStreamEnded: stateFailed, eventPluginUnused: stateIdle,
 		eventPluginReplaced: stateSuperseded, eventPluginRemoved: stateDraining, eventPluginDiscarded: stateGone,
 	},
 	stateIdle:       {eventLaunchStarted: stateStarting, eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone},
@@ -56,7 +57,7 @@ var stateTransitions = [...]map[pluginEvent]pluginState{
 	stateFailed:     {eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone},
 	stateSuperseded: {eventPluginDiscarded: stateGone},
 	stateDraining: {
-		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventPluginUnused: stateIdle,
+		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventStreamEnded: stateFailed, eventPluginUnused: stateIdle,
 		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateGone: {},

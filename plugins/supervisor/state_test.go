@@ -19,6 +19,8 @@ func TestStateTransitions(t *testing.T) {
 			[]pluginEvent{eventLaunchStarted, eventLaunchFailed, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateBackingOff, stateStarting, stateRunning}},
 		{"a plugin with an error in the catalog is never launched",
 			[]pluginEvent{eventLaunchRejected, eventLaunchStarted, eventLaunched}, []pluginState{stateFailed, stateFailed, stateFailed}},
+		{"a device plugin that reports no further devices is not launched again",
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventStreamEnded, eventLaunchStarted, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateFailed, stateFailed, stateGone}},
 		{"a builtin hook is launched on request",
 			[]pluginEvent{eventPluginUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateIdle, stateStarting, stateRunning}},
 		{"an unused builtin is launched again on request",

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
@@ -26,6 +27,10 @@ var (
 	// ErrNoHook means that no plugin serves a hook of that name. The error of Hook that wraps
 	// it lists the available hooks.
 	ErrNoHook = errors.New("no such hook")
+
+	// ErrNoDevicePlugin means that there is no device plugin of that name. The error of Device
+	// that wraps it lists the available ones.
+	ErrNoDevicePlugin = errors.New("no such device plugin")
 
 	// ErrUnavailable means that the plugin of the driver or hook cannot be started at present.
 	// The error that wraps it contains the reason and the time of the next attempt.
@@ -106,7 +111,7 @@ type DriverInfo struct {
 	UpdatedAt  time.Time
 }
 
-// PluginKey identifies a driver or a hook.
+// PluginKey identifies a driver, a hook or a device plugin.
 type PluginKey struct {
 	Type base.Type
 	Name string
@@ -122,14 +127,14 @@ type Plugin struct {
 	Path      string // "" for a builtin
 	Builtin   bool
 	ProgramID catalog.ProgramID
-	// Serves: the driver or hook of the plugin; its Name is "" until the plugin has
+	// Serves: the driver, hook or device plugin; its Name is "" until the plugin has
 	// reported it.
 	Serves          PluginKey
 	Version         string
-	Hook            *hook.Description // description of the hook; nil for a driver, and before the first start
+	Hook            *hook.Description // description of the hook; nil for other types, and before the first start
 	Idle            bool              // Idle: the plugin is an unused builtin without a process
 	LaunchAttempted bool              // LaunchAttempted: the first launch has succeeded or failed
-	// StateKnown: the driver has sent its first fingerprint or the hook has started, the
+	// StateKnown: the plugin has sent its first fingerprint or the hook has started, the
 	// plugin has failed to start, or it is not used.
 	StateKnown   bool
 	PID          int                // 0 when no process runs
@@ -160,6 +165,7 @@ type pluginInstance interface {
 	Info() base.Info
 	ConfigSchema(context.Context) (*hclspec.Spec, error)
 	Driver() driver.Driver
+	Device() device.Plugin
 	Hook() (*hook.Client, *hook.Description)
 	PID() int
 	StartedAt() time.Time
@@ -184,7 +190,7 @@ func New(cfg Config) *Supervisor {
 		cfg:          cfg,
 		logger:       cfg.Logger,
 		createdAt:    time.Now(),
-		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: cfg.Logger},
+		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, devices: map[string]reportedDevices{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
@@ -287,6 +293,17 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 	return client, description, nil
 }
 
+// Device returns the device plugin of that name. It blocks and fails like Hook, and also blocks
+// until the process has reported its devices: a plugin may reserve only devices that it has
+// reported. If there is no such plugin, the error is ErrNoDevicePlugin.
+func (s *Supervisor) Device(ctx context.Context, name string, until time.Time) (device.Plugin, error) {
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeDevice, name}, until)
+	if err != nil {
+		return nil, err
+	}
+	return inst.Device(), nil
+}
+
 // waitForPlugin returns a plugin whose process runs. It blocks during a launch, and during a
 // backoff that ends before the time until.
 func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
@@ -359,6 +376,9 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	if m.inst == nil || hasExited(m.inst) {
 		return nil, nil, nil
 	}
+	if key.Type == base.TypeDevice && s.registry.devices[key.Name].reporter != m.inst {
+		return nil, nil, nil // a device plugin knows its devices after the first fingerprint
+	}
 	m.lastAcquired = time.Now()
 	return m.inst, m.driver, nil
 }
@@ -376,6 +396,21 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 		out[name] = info
 	}
 	return out
+}
+
+// DeviceGroup is a group of devices with the name of the plugin that reports it.
+type DeviceGroup struct {
+	Plugin string
+	device.Group
+}
+
+// DeviceGroups returns the devices of this machine, in the order of the plugins' names. It returns
+// the last devices of a plugin whose process has exited until its first failed launch. Of groups with
+// the same id it returns the first one. The groups are shared and must not be changed.
+func (s *Supervisor) DeviceGroups() []DeviceGroup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registry.allDeviceGroups()
 }
 
 // Plugins returns the state of all plugins of the catalog, in the catalog's order.
@@ -397,8 +432,8 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// Changed returns a channel that is closed when the results of Drivers or Plugins next
-// change. Callers must call Changed before Drivers or Plugins, to miss no change.
+// Changed returns a channel that is closed when the results of Drivers, DeviceGroups or Plugins
+// next change. Callers must call Changed before these methods, to miss no change.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -451,6 +486,11 @@ func (s *Supervisor) updateAndNotify(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
+	s.notifyStateLocked()
+}
+
+// notifyStateLocked closes stateChanged and infoChanged.
+func (s *Supervisor) notifyStateLocked() {
 	close(s.stateChanged)
 	s.stateChanged = make(chan struct{})
 	s.notifyLocked()

@@ -337,9 +337,6 @@ func TestPluginArbitration(t *testing.T) {
 		{"a slow file of an unknown driver is waited for", []testPlugin{
 			{entry: externalEntry("zz"), name: "hello", version: "1.0.0", delay: 5 * time.Second},
 		}, "hello", "zz", "", nil},
-		{"a device is no driver", []testPlugin{
-			{entry: externalEntry("gpu"), name: "gpu", version: "device"},
-		}, "gpu", "", "it is a device plugin, neither a task driver nor a hook", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -363,9 +360,6 @@ func TestPluginArbitration(t *testing.T) {
 						return nil, o.err
 					}
 					f := newFakePlugin(o.name, o.version)
-					if o.version == "device" {
-						f.info.Type = base.TypeDevice
-					}
 					mu.Lock()
 					plugins[key] = f
 					mu.Unlock()

@@ -251,7 +251,7 @@ func allHookFaults() (list []hookFault) {
 		hookFault{at: hook.PreKill, mode: "steal", harmless: true},
 		hookFault{at: hook.Prestart, mode: "lie env", expectedText: `sets the variable "BAD" to what no environment can hold`},
 		hookFault{at: hook.Prestart, mode: "lie mount", expectedText: `mounts "/etc" at "/local/../../../etc"`},
-		hookFault{at: hook.Prestart, mode: "lie device", expectedText: `shows the device "/dev/null" at "dev" with permissions "everything"`},
+		hookFault{at: hook.Prestart, mode: "lie device", expectedText: `shares the device "/dev/null" at "dev" with permissions "everything"`},
 		hookFault{at: hook.Prestart, mode: "lie state", expectedText: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
 		hookFault{at: hook.Prestart, mode: "lie crowd", expectedText: "bytes, more than the 1048576 that are kept"})
 }

@@ -1,0 +1,144 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// Plugin is the contract between the host and one device plugin. Both the host's client and
+// the implementation in the plugin process implement it.
+//
+// All methods may be called concurrently. A client whose plugin process has exited returns
+// ErrPluginDown.
+type Plugin interface {
+	// Fingerprint sends all devices immediately and on each change; each Fingerprint replaces
+	// the one before. The channel is closed when ctx ends or the stream breaks; before it
+	// closes after a broken stream, a last Fingerprint has Err set: ErrPluginDown,
+	// ErrDisabled, ErrStreamEnded if the plugin has closed its channel, or another error. The
+	// client also ends the stream, with an error, after an invalid Fingerprint.
+	Fingerprint(ctx context.Context) (<-chan Fingerprint, error)
+
+	// Reserve returns what a task needs to use the devices with the ids, which are of one
+	// group. An unknown id is an error. The host calls Reserve once per device block of a task
+	// before the first start of the task, and never releases a reservation: a plugin must
+	// return a reservation again, also for ids that it has reserved before.
+	Reserve(ctx context.Context, ids []string) (*Reservation, error)
+
+	// Stats sends the statistics of all devices immediately and once per interval; an
+	// interval of 0 means DefaultStatsInterval. The channel is closed when ctx ends or the
+	// stream breaks; before it closes after an error, a last Stats has Err set. A channel that
+	// closes without Err means that the plugin has no further statistics.
+	Stats(ctx context.Context, interval time.Duration) (<-chan Stats, error)
+}
+
+// DefaultStatsInterval is the interval of Stats if the host requests none.
+const DefaultStatsInterval = time.Second
+
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor.
+var ErrPluginDown = base.ErrPluginDown
+
+var (
+	// ErrDisabled means that a plugin does not look for devices, because of its configuration
+	// or because the machine lacks a driver. It is sent as text, which is the same as Nomad's.
+	ErrDisabled = errors.New("device is not enabled")
+
+	// ErrStreamEnded means that the plugin has ended its fingerprint stream without an error.
+	ErrStreamEnded = errors.New("the plugin has ended the fingerprint stream")
+)
+
+// Fingerprint is one report of all devices of a plugin.
+type Fingerprint struct {
+	Groups []Group
+	Err    error
+}
+
+// GroupID is the name of a group of equal devices. Jobs request devices by type, by vendor/type
+// or by vendor/type/name.
+type GroupID struct {
+	Vendor string // such as "nvidia"
+	Type   string // such as "gpu"
+	Name   string // model, such as "Tesla T4"
+}
+
+// String returns vendor/type/name.
+func (id GroupID) String() string { return id.Vendor + "/" + id.Type + "/" + id.Name }
+
+// Group is a set of equal devices: they have the same attributes.
+type Group struct {
+	ID         GroupID
+	Devices    []Device
+	Attributes map[string]Attribute
+}
+
+// Device is one device of a group.
+type Device struct {
+	ID                string // unique in the group; the argument of Reserve
+	Healthy           bool   // the host gives unhealthy devices to no task
+	HealthDescription string // reason, for an unhealthy device
+	PCIBusID          string // such as "00000000:65:00.0"; empty if unknown
+}
+
+// Reservation is what a task needs to use devices.
+type Reservation struct {
+	Env     map[string]string // environment variables of the task
+	Mounts  []Mount
+	Devices []HostDevice
+}
+
+// Mount is a path of the host that the task sees.
+type Mount struct {
+	TaskPath string
+	HostPath string
+	ReadOnly bool
+}
+
+// HostDevice is a device file of the host that the task can open.
+type HostDevice struct {
+	TaskPath    string
+	HostPath    string
+	Permissions string // "r" (read), "w" (write), "m" (mknod), or several of them
+}
+
+// Stats are the statistics of all devices of a plugin at one time.
+type Stats struct {
+	Groups []GroupStats
+	Err    error
+}
+
+// GroupStats are the statistics of one group.
+type GroupStats struct {
+	ID        GroupID
+	Instances map[string]DeviceStats // keys are the IDs of devices
+	// Undated has the sorted IDs of the devices whose statistics the client has dropped, because
+	// they have no timestamp. It is not sent.
+	Undated []string
+}
+
+// DeviceStats are the statistics of one device.
+type DeviceStats struct {
+	Summary StatValue // most important statistic
+	Stats   StatObject
+	// Timestamp is the time of measurement. The server replaces a zero Timestamp by the
+	// current time; the client drops statistics without one, see Undated.
+	Timestamp time.Time
+}
+
+// StatObject is a tree of statistics.
+type StatObject struct {
+	Nested     map[string]StatObject
+	Attributes map[string]StatValue
+}
+
+// StatValue is one statistic.
+type StatValue struct {
+	Value any // int64, float64, string or bool; an int is sent as int64; nil if not measured
+	// Max is the maximum of a number, such as the size of a memory, and has the type of
+	// Value; nil if there is none.
+	Max         any
+	Unit        string // such as "MiB"; any text
+	Description string // such as "used memory / total memory"
+}

@@ -1,0 +1,38 @@
+package device
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+)
+
+const (
+	// APIVersion is the version of the device plugin protocol that this package
+	// speaks, on both sides.
+	APIVersion = "v0.1.0"
+
+	// PluginName is the key of GRPCPlugin in a plugin set.
+	PluginName = "device"
+)
+
+// GRPCPlugin is the entry of this service in the plugin set of go-plugin. A
+// host leaves Impl nil, and gets a Plugin from Dispense.
+type GRPCPlugin struct {
+	plugin.NetRPCUnsupportedPlugin
+	Impl Plugin
+	Name string // name of the plugin for errors of the host's client
+}
+
+var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)
+
+// GRPCServer registers Impl.
+func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
+	RegisterServer(s, p.Impl)
+	return nil
+}
+
+// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
+func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
+	return NewClient(p.Name, conn, ctx.Done()), nil
+}
