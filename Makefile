@@ -23,8 +23,8 @@ ACCOUNT_SCHEDULES ?= 200
 test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
 	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest -v -account-schedules $(ACCOUNT_SCHEDULES)
 
-test-defects: ## drivers and hooks with one defect each against all cases of the contract tests; some minutes
-	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook)Defects$$' ./sdk/sdktest
+test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
+	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000

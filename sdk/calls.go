@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The functions of this file call methods of the author's driver or hook. Each function
+// The functions of this file call methods of the author's plugin. Each function
 // converts a panic into an error that names the method. Only the calls of Info, of
 // Start and Recover (taskdriver.go), and of a hook's methods for hook points (package
 // hook) are elsewhere.
@@ -132,6 +133,26 @@ func callDestroy(ctx context.Context, t Task) (err error) {
 	}
 	defer base.Recover(d, "Destroy", &err)
 	return d.Destroy(ctx)
+}
+
+func callDeviceFingerprint(ctx context.Context, d Device) (groups []device.Group, err error) {
+	defer base.Recover(d, "Fingerprint", &err)
+	return d.Fingerprint(ctx)
+}
+
+func callReserve(ctx context.Context, d Device, req *ReserveRequest) (r *device.Reservation, err error) {
+	defer base.Recover(d, "Reserve", &err)
+	return d.Reserve(ctx, req)
+}
+
+func callWatch(ctx context.Context, w DeviceWatcher) (changes <-chan struct{}, err error) {
+	defer base.Recover(w, "Watch", &err)
+	return w.Watch(ctx), nil
+}
+
+func callDeviceStats(ctx context.Context, p DeviceStatsProvider) (groups []device.GroupStats, err error) {
+	defer base.Recover(p, "Stats", &err)
+	return p.Stats(ctx)
 }
 
 // missingTaskError is the error of a Start or Recover that returned neither a task nor an error.

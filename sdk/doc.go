@@ -1,9 +1,10 @@
-// Package sdk is for authors of Nomad task drivers and of hooks.
+// Package sdk is for authors of Nomad task drivers, Nomad device plugins, and hooks.
 //
 // The main function of a plugin has one line:
 //
 //	func main() { sdk.ServeDriver(&sleeper{}) }
 //	func main() { sdk.ServeHook(&greeter{}) }
+//	func main() { sdk.ServeDevice(&serialPorts{}) }
 //
 // The author of a driver writes two small types: a [Driver], which names the driver and
 // starts tasks, and a [Task], which is one running task. Everything else is optional
@@ -17,9 +18,13 @@
 // [hook.AllocPostrun], …), and sends requests to its host through a [hook.Host]. Hooks are
 // for nomad-lite.
 //
+// The author of a device plugin writes a [Device], which finds the devices of the machine
+// and returns what a task needs to use them; statistics are optional
+// ([DeviceStatsProvider]).
+//
 // The values that methods receive and return are in the packages of the contracts:
-// plugins/driver for drivers, plugins/hook for hooks. Package hclspec describes
-// configuration blocks.
+// plugins/driver for drivers, plugins/hook for hooks, plugins/device for device plugins.
+// Package hclspec describes configuration blocks.
 //
 // The compiler rejects a driver whose Start has another signature, or returns a value
 // that is not a task. A method of an optional interface with another signature is
@@ -29,12 +34,12 @@
 //
 // lets the compiler reject it.
 //
-// The package implements the rest of the protocol, so that the same driver runs under
-// nomad-lite and under Nomad: it keeps the table of tasks, answers any number of
-// waiters, samples statistics, keeps streams open, limits the size of output, logs in
-// the format that hosts read, leaks no descriptor into a task, and prints a
+// The package implements the rest of the protocol, so that the same driver or device
+// plugin runs under nomad-lite and under Nomad: it keeps the table of tasks, answers any
+// number of waiters, samples statistics, keeps streams open, limits the size of output,
+// logs in the format that hosts read, leaks no descriptor into a task, and prints a
 // one-sentence explanation when a user starts the program by hand.
 //
 // Package sdk/process runs tasks that are operating system processes; package
-// sdk/sdktest tests a driver or a hook against the contract.
+// sdk/sdktest tests a plugin against its contract.
 package sdk

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -228,3 +229,43 @@ func ExampleHostSetter() {
 type stubHost struct{ hook.Host }
 
 func (stubHost) EmitEvent(context.Context, hook.Scope, hook.Event) error { return nil }
+
+// dongleDevice is a device plugin with one device.
+type dongleDevice struct{}
+
+var (
+	_ sdk.Device              = dongleDevice{}
+	_ sdk.DeviceStatsProvider = dongleDevice{}
+)
+
+var dongleGroup = device.GroupID{Vendor: "acme", Type: "dongle", Name: "mark 2"}
+
+func (dongleDevice) Info() sdk.DeviceInfo { return sdk.DeviceInfo{Name: "dongle"} }
+
+func (dongleDevice) Fingerprint(context.Context) ([]device.Group, error) {
+	return []device.Group{{
+		ID:         dongleGroup,
+		Devices:    []device.Device{{ID: "serial-1", Healthy: true}},
+		Attributes: map[string]device.Attribute{"memory": {Value: 64, Unit: "MiB"}},
+	}}, nil
+}
+
+func (dongleDevice) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
+	r := &device.Reservation{Env: map[string]string{}}
+	for _, d := range req.Devices {
+		r.Env["DONGLE"] = d.ID
+		r.Devices = append(r.Devices, device.HostDevice{TaskPath: "/dev/dongle0", HostPath: "/dev/dongle0", Permissions: "rw"})
+	}
+	return r, nil
+}
+
+func (dongleDevice) Stats(context.Context) ([]device.GroupStats, error) {
+	used := device.StatValue{Value: 12, Max: 64, Unit: "MiB", Description: "used memory"}
+	return []device.GroupStats{{ID: dongleGroup, Instances: map[string]device.DeviceStats{"serial-1": {Summary: used}}}}, nil
+}
+
+// The main function of a device plugin has one line.
+func ExampleServeDevice() {
+	main := func() { sdk.ServeDevice(dongleDevice{}) }
+	_ = main
+}

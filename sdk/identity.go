@@ -23,7 +23,7 @@ type basePlugin struct {
 	config   *base.Config // last configuration that the author accepted
 }
 
-// pluginIdentity holds the fields that DriverInfo and HookInfo have in common.
+// pluginIdentity holds the fields that DriverInfo, HookInfo and DeviceInfo have in common.
 type pluginIdentity struct {
 	name         string
 	version      string

@@ -9,9 +9,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The optional interfaces that a hook, a driver and a task of a driver can implement.
+// The optional interfaces that a hook, a device plugin, a driver and a task of a driver can
+// implement.
 var (
 	hookInterfaces   = append(hookPointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
+	deviceInterfaces = []reflect.Type{reflect.TypeFor[DeviceStatsProvider](), reflect.TypeFor[DeviceWatcher](), reflect.TypeFor[Configurer]()}
 	driverInterfaces = []reflect.Type{
 		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initializer](),
 		reflect.TypeFor[Shutdowner](), reflect.TypeFor[NetworkManager](), reflect.TypeFor[OrphanKiller](),

@@ -6,11 +6,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// pluginSpec describes an author's driver or hook as a plugin.
+// pluginSpec describes an author's driver, hook or device plugin.
 type pluginSpec struct {
 	kind            string // name of the kind in messages
 	compatibleHosts string // " or …" if another host also supports this kind
@@ -94,6 +95,32 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			c := hook.NewClient(conn, gone)
 			return pluginService{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
+		},
+	}, nil
+}
+
+func newDeviceSpec(impl Device) (*pluginSpec, error) {
+	info := impl.Info()
+	id, err := newPluginIdentity(impl, info.Name, info.Version, info.ConfigSchema)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newDeviceServer(impl, id, info)
+	if err != nil {
+		return nil, err
+	}
+	return &pluginSpec{
+		kind:            "device",
+		compatibleHosts: " or Nomad",
+		pluginIdentity:  id,
+		newService: func(logger hclog.Logger) pluginService {
+			s.logger = logger
+			// A device plugin is never busy: a reservation needs no process.
+			return pluginService{s, device.PluginName, &device.GRPCPlugin{Impl: s}, neverBusy}
+		},
+		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
+			c := device.NewClient(id.name, conn, gone)
+			return pluginService{base.NewClient(conn, gone), device.PluginName, &device.GRPCPlugin{Impl: c}, alwaysBusy}
 		},
 	}, nil
 }

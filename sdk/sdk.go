@@ -29,7 +29,11 @@ func ServeDriver[T Task](d Driver[T]) { run(newDriverSpec(d)) }
 // ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
 func ServeHook(h Hook) { run(newHookSpec(h)) }
 
-// Configurer is a driver or a hook with its own configuration, in the `plugin` block of
+// ServeDevice is [ServeDriver] for a device plugin: a plugin without a host exits after ten
+// minutes.
+func ServeDevice(d Device) { run(newDeviceSpec(d)) }
+
+// Configurer is a driver, a hook or a device plugin with its own configuration, in the `plugin` block of
 // the host.
 type Configurer interface {
 	// Configure accepts the configuration. It may be called more than once and must have
@@ -38,10 +42,10 @@ type Configurer interface {
 	Configure(ctx context.Context, config *Config) error
 }
 
-// Config is the configuration of a driver or a hook.
+// Config is the configuration of a plugin.
 type Config struct {
 	// MinPort and MaxPort limit the range of ports that Nomad reserves for helper processes of
-	// drivers; both are 0 if the host did not send them.
+	// drivers; both are 0 if the host did not send them, and in other plugins.
 	MinPort, MaxPort uint32
 
 	body []byte

@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 			sdk.ServeHook(&hostCallingHook{})
 			return
 		}
+		if os.Getenv(envServeDevice) != "" {
+			sdk.ServeDevice(dongleDevice{})
+			return
+		}
 		sdk.ServeDriver(&loggingDriver{})
 	})
 }

@@ -97,6 +97,11 @@ const (
 	linkCommand = "docs/drivers.md#processes-of-tasks"
 	linkHosts   = "docs/drivers.md#hosts-of-other-versions"
 
+	linkDeviceConfig      = "docs/devices.md#configuration"
+	linkDeviceFingerprint = "docs/devices.md#fingerprint"
+	linkDeviceReserve     = "docs/devices.md#reserve"
+	linkDeviceStats       = "docs/devices.md#stats"
+
 	linkHookLife      = "docs/hooks.md#the-life-of-a-task"
 	linkHookPoststart = "docs/hooks.md#poststart-is-repeated"
 	linkHookPrestart  = "docs/hooks.md#what-prestart-returns"

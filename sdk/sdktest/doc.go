@@ -1,10 +1,10 @@
-// Package sdktest tests a task driver or a hook against the contract that hosts
-// rely on.
+// Package sdktest tests a task driver, a hook or a device plugin against the contract that
+// hosts rely on.
 //
 // The suite starts the plugin as hosts do, as a process behind a gRPC
 // connection, and acts as its host: it makes allocation directories, reads the
 // output of tasks, serves the calls of hooks, and kills the plugin during its
-// work. [Driver] and [Hook] run it in a Go test; [Check] runs it without one,
+// work. [Driver], [Hook] and [Device] run it in a Go test; [Check] runs it without one,
 // for the command `nomad-lite plugin test`.
 //
 // A [Plugin] describes the tested plugin to the suite: a task that keeps

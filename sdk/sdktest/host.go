@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	proc "github.com/nomad-lite/nomad-lite/plugins/process"
@@ -52,6 +53,9 @@ type testHost struct {
 	allAllocIDs map[string]bool  // ids of the tasks' allocations in all cases
 	caseAborted bool             // the case was aborted, and its processes were killed
 	suiteKilled bool             // no further process may be started, because the suite was killed
+
+	noDevices     string // reason why the cases for devices are skipped; "" if they are not
+	cannotReserve bool   // Reserve of one device has failed
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
@@ -95,8 +99,9 @@ func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err er
 	defer p.kill()
 	ctx, cancel := context.WithTimeout(ctx, min(waitTimeout, h.caseTimeout()))
 	defer cancel()
-	if isHook(ctx, p) {
-		return base.TypeHook, nil
+	switch kind := pluginType(ctx, p); kind {
+	case base.TypeHook, base.TypeDevice:
+		return kind, nil
 	}
 	h.detectShellTasks(ctx, p)
 	return base.TypeDriver, nil
@@ -143,8 +148,9 @@ func (h *testHost) stopSharedProcess() {
 // pluginProcess is one plugin process.
 type pluginProcess struct {
 	base   base.Plugin
-	driver driver.Driver // driver is usable for a driver, hook for a hook
+	driver driver.Driver // driver is usable for a driver, hook for a hook, device for a device plugin
 	hook   *hook.Client
+	device device.Plugin
 	pid    int
 	cmd    *exec.Cmd
 	client *plugin.Client
@@ -177,6 +183,7 @@ func (h *testHost) launch() (*pluginProcess, error) {
 			base.PluginName:   &base.GRPCPlugin{},
 			driver.PluginName: &driver.GRPCPlugin{},
 			hook.PluginName:   &hook.GRPCPlugin{},
+			device.PluginName: &device.GRPCPlugin{Name: filepath.Base(path)},
 		},
 		Cmd:              cmd,
 		SkipHostEnv:      true, // cmd.Env includes the host's environment already
@@ -204,11 +211,15 @@ func (h *testHost) launch() (*pluginProcess, error) {
 		p.driver = b.(driver.Driver)
 		b, err = rpc.Dispense(hook.PluginName)
 	}
+	if err == nil {
+		p.hook = b.(*hook.Client)
+		b, err = rpc.Dispense(device.PluginName)
+	}
 	if err != nil {
 		client.Kill()
 		return nil, err
 	}
-	p.hook = b.(*hook.Client)
+	p.device = b.(device.Plugin)
 	p.pid = client.ReattachConfig().Pid
 	h.mu.Lock()
 	h.processes = append(h.processes, p)
@@ -236,15 +247,18 @@ func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
 	if err != nil {
 		return err
 	}
-	if isHook(ctx, p) {
-		if err := p.base.SetConfig(ctx, config); err != nil {
-			return fmt.Errorf("configure the plugin: %w", err)
-		}
-		return h.configureHook(ctx, p)
+	kind := pluginType(ctx, p)
+	if kind != base.TypeHook && kind != base.TypeDevice {
+		config.Driver = hostConfig()
 	}
-	config.Driver = hostConfig()
 	if err := p.base.SetConfig(ctx, config); err != nil {
 		return fmt.Errorf("configure the plugin: %w", err)
+	}
+	switch kind {
+	case base.TypeHook:
+		return h.configureHook(ctx, p)
+	case base.TypeDevice:
+		return nil
 	}
 	if err := p.driver.Init(ctx); err != nil {
 		return fmt.Errorf("call Init: %w", err)
@@ -259,9 +273,13 @@ func hostConfig() *base.DriverConfig {
 	}}
 }
 
-func isHook(ctx context.Context, p *pluginProcess) bool {
+// pluginType returns TypeUnknown for a plugin that does not describe itself.
+func pluginType(ctx context.Context, p *pluginProcess) base.Type {
 	info, err := p.base.PluginInfo(ctx)
-	return err == nil && info.Type == base.TypeHook
+	if err != nil {
+		return base.TypeUnknown
+	}
+	return info.Type
 }
 
 // configureHook sends the address of the host service to a hook.

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Plugin describes a driver or a hook to be tested.
+// Plugin describes a driver, a hook or a device plugin to be tested.
 type Plugin struct {
 	Path string   // path of the program
 	Args []string // arguments of the program
@@ -101,6 +101,10 @@ func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
 // Hook runs the suite for hooks as subtests of t.
 func Hook(t *testing.T, p Plugin) { run(t, p, hookCases()) }
 
+// Device runs the suite for device plugins as subtests of t. The cases for devices are skipped if
+// the plugin finds none on this machine.
+func Device(t *testing.T, p Plugin) { run(t, p, deviceCases()) }
+
 func run(t *testing.T, p Plugin, cases []testCase) {
 	cases, err := p.selectCases(cases)
 	if err != nil {
@@ -155,11 +159,15 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 	h := newHost(p)
 	defer h.close()
 	defer context.AfterFunc(kill, h.kill)()
-	cases := hookCases()
+	var cases []testCase
 	switch kind, err := h.detectPluginType(kill); {
 	case err != nil:
 		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
-	case kind == base.TypeDriver:
+	case kind == base.TypeHook:
+		cases = hookCases()
+	case kind == base.TypeDevice:
+		cases = deviceCases()
+	default:
 		cases = driverCases(h.plugin)
 	}
 	cases, err := p.selectCases(cases)

@@ -12,7 +12,7 @@ import (
 // allCases returns the cases of each plugin type.
 func allCases() map[string][]testCase {
 	shell := func(string) map[string]any { return nil }
-	return map[string][]testCase{"driver": driverCases(Plugin{Tasks: Tasks{Shell: shell}}), "hook": hookCases()}
+	return map[string][]testCase{"driver": driverCases(Plugin{Tasks: Tasks{Shell: shell}}), "hook": hookCases(), "device": deviceCases()}
 }
 
 var idPattern = regexp.MustCompile(`^[a-z]+(\.[a-z]+(-[a-z]+)*)$`)

@@ -32,6 +32,10 @@ func TestMain(m *testing.M) {
 			serveDefectiveDriver(defect)
 			return
 		}
+		if defect, ok := os.LookupEnv(envDeviceDefect); ok {
+			serveDefectiveDevice(defect)
+			return
+		}
 		if fault, ok := os.LookupEnv(envHookFault); ok {
 			serveFaultyHook(fault)
 			return

@@ -29,6 +29,7 @@ var templateDirs = map[string][]string{
 	"driver go":     {"driver", "drivertest", "go", "common"},
 	"driver python": {"python", "drivertest", "common"},
 	"hook go":       {"hook", "go", "common"},
+	"device go":     {"device", "go", "common"},
 }
 
 const newHelp = `Start a %s of your own: a directory NAME with a program that works.
@@ -42,7 +43,7 @@ Exit codes: 0, or 1 when nothing was made.`
 
 //go:generate ./template/python/generate.sh
 
-//go:embed template/common template/go template/driver template/drivertest template/hook template/python/*.tmpl template/python/src
+//go:embed template/common template/go template/driver template/drivertest template/hook template/device template/python/*.tmpl template/python/src
 var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"
@@ -51,6 +52,7 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 	return cli.NewGroupCommand("new", "Begin a plugin of your own",
 		newNewPluginCommand(s, "driver", "task driver"),
 		newNewPluginCommand(s, "hook", "hook"),
+		newNewPluginCommand(s, "device", "device plugin"),
 	)
 }
 
@@ -137,7 +139,10 @@ func newPlugin(s *cli.Streams, kind, lang, name, replace string) error {
 	for _, file := range files {
 		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
 	}
-	build := "go build"
+	build, run := "go build", "nomad-lite run -plugin-dir . "
+	if kind == "device" {
+		run += "-config agent.hcl " // a device plugin is only started if the configuration names it
+	}
 	if lang == "python" {
 		build = "make"
 	}
@@ -146,8 +151,8 @@ Next:
   cd %[1]s
   %[2]s
   nomad-lite plugin test ./%[1]s
-  nomad-lite run -plugin-dir . %[1]s.nomad.hcl
-`, name, build)
+  %[3]s%[1]s.nomad.hcl
+`, name, build, run)
 	if lang == "go" && mod.Replace == "" {
 		if err := runModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `

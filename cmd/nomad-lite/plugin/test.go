@@ -25,11 +25,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
-const testHelp = `Prove a task driver or a hook against the contract that hosts rely on.
+const testHelp = `Prove a task driver, a hook or a device plugin against the contract that hosts
+rely on.
 
 The plugin is started as hosts start it. A driver is made to run, stop, recover
-and lose tasks; a hook is called at its hook points for many tasks. Both are killed
-in the middle of it. Each case prints PASS, FAIL or SKIP.
+and lose tasks; a hook is called at its hook points for many tasks; the devices of
+a device plugin are reserved and measured. Each is killed in the middle of it. Each
+case prints PASS, FAIL, SKIP, or QUIRK: a difference from other plugins that hosts
+cope with, which is no failure.
 
 What a plugin can be made to do is said in a file, by default plugin_test.hcl
 beside PATH. For a driver:
@@ -46,7 +49,7 @@ a command and args is made to run /bin/sh. For a hook:
 
   attachment = { greeting = "hello" }      # how a job attaches it, if it wants to know
 
-And for both:
+And for all, also for a device plugin:
 
   config = { enabled = true }              # the body of the plugin block, if any
 

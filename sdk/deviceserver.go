@@ -1,0 +1,221 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+)
+
+// deviceServer implements device.Plugin and base.Plugin with an author's device plugin.
+type deviceServer struct {
+	basePlugin
+	device   Device
+	interval time.Duration // time between two calls of Fingerprint
+	logger   hclog.Logger
+
+	mu      sync.Mutex
+	groups  []device.Group // result of the last call of Fingerprint that succeeded
+	lastErr string         // error of the last call of Fingerprint; empty if it succeeded
+}
+
+var (
+	_ device.Plugin = (*deviceServer)(nil)
+	_ base.Plugin   = (*deviceServer)(nil)
+)
+
+// newDeviceServer returns an error for a method that would never be called, and for an invalid
+// field of info.
+func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceServer, error) {
+	if err := checkOptionalMethods(reflect.TypeOf(impl), deviceInterfaces); err != nil {
+		return nil, err
+	}
+	if info.FingerprintInterval < 0 {
+		return nil, fmt.Errorf("FingerprintInterval in Info is %v; leave it out to have %v", info.FingerprintInterval, defaultFingerprintInterval)
+	}
+	if info.FingerprintInterval == 0 {
+		info.FingerprintInterval = defaultFingerprintInterval
+	}
+	return &deviceServer{
+		basePlugin: basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeDevice, apiVersion: device.APIVersion},
+		device:     impl,
+		interval:   info.FingerprintInterval,
+		logger:     hclog.NewNullLogger(),
+	}, nil
+}
+
+func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
+	var changes <-chan struct{}
+	if w, ok := s.impl.(DeviceWatcher); ok {
+		var err error
+		if changes, err = callWatch(ctx, w); err != nil {
+			return nil, err
+		}
+	}
+	out := make(chan device.Fingerprint)
+	go func() {
+		defer close(out)
+		ticker := time.NewTicker(s.interval)
+		defer ticker.Stop()
+		var lastSent *device.Fingerprint
+		for {
+			now := s.fingerprint(ctx)
+			if lastSent == nil || !reflect.DeepEqual(*lastSent, now) {
+				select {
+				case out <- now:
+				case <-ctx.Done():
+					return
+				}
+				lastSent = &now
+			}
+			select {
+			case <-ticker.C:
+			case _, ok := <-changes:
+				if !ok {
+					changes = nil
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// fingerprint calls the author's Fingerprint. After an error it returns the devices of the last
+// call that succeeded, as unhealthy; only ErrDisabled is an error for the host, which would stop
+// the plugin for good.
+func (s *deviceServer) fingerprint(ctx context.Context) device.Fingerprint {
+	groups, err := callDeviceFingerprint(ctx, s.device)
+	if err == nil {
+		err = validateGroups(groups)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.groups, s.lastErr = groups, ""
+		return device.Fingerprint{Groups: groups}
+	}
+	if errors.Is(err, device.ErrDisabled) {
+		return device.Fingerprint{Err: err}
+	}
+	if s.lastErr != err.Error() && ctx.Err() == nil {
+		s.lastErr = err.Error()
+		s.logger.Warn("finding devices failed, known devices are unhealthy", "error", err)
+	}
+	unhealthy := slices.Clone(s.groups)
+	for i := range unhealthy {
+		unhealthy[i].Devices = slices.Clone(unhealthy[i].Devices)
+		for k := range unhealthy[i].Devices {
+			unhealthy[i].Devices[k].Healthy, unhealthy[i].Devices[k].HealthDescription = false, err.Error()
+		}
+	}
+	return device.Fingerprint{Groups: unhealthy}
+}
+
+// validateGroups returns an error for groups that a host rejects, and for two devices with one id:
+// Reserve receives only ids.
+func validateGroups(groups []device.Group) error {
+	if err := (device.Fingerprint{Groups: groups}).Validate(); err != nil {
+		return fmt.Errorf("invalid result of Fingerprint: %w", err)
+	}
+	groupOf := map[string]device.GroupID{}
+	for _, g := range groups {
+		for _, d := range g.Devices {
+			if other, ok := groupOf[d.ID]; ok {
+				return fmt.Errorf("invalid result of Fingerprint: the groups %q and %q have a device with the id %q", other, g.ID, d.ID)
+			}
+			groupOf[d.ID] = g.ID
+		}
+	}
+	return nil
+}
+
+func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reservation, error) {
+	req, err := s.reserveRequest(ids)
+	if err != nil {
+		// The device can be newer than the last call of Fingerprint.
+		if f := s.fingerprint(ctx); f.Err != nil {
+			return nil, f.Err
+		}
+		if req, err = s.reserveRequest(ids); err != nil {
+			return nil, err
+		}
+	}
+	return callReserve(ctx, s.device, req)
+}
+
+// reserveRequest returns an error if ids are not ids of devices of one group.
+func (s *deviceServer) reserveRequest(ids []string) (*ReserveRequest, error) {
+	if len(ids) == 0 {
+		return nil, errors.New("the request has no device ids")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	req := &ReserveRequest{}
+	for i, id := range ids {
+		if slices.Contains(ids[:i], id) {
+			return nil, fmt.Errorf("the request has the device id %q twice", id)
+		}
+		group, d, ok := s.findDeviceLocked(id)
+		if !ok {
+			return nil, fmt.Errorf("unknown device id %q", id)
+		}
+		if i > 0 && req.Group.ID != group.ID {
+			return nil, fmt.Errorf("the request has devices of the groups %q and %q", req.Group.ID, group.ID)
+		}
+		req.Group = group
+		req.Devices = append(req.Devices, d)
+	}
+	return req, nil
+}
+
+func (s *deviceServer) findDeviceLocked(id string) (device.Group, device.Device, bool) {
+	for _, g := range s.groups {
+		for _, d := range g.Devices {
+			if d.ID == id {
+				return g, d, true
+			}
+		}
+	}
+	return device.Group{}, device.Device{}, false
+}
+
+func (s *deviceServer) Stats(ctx context.Context, interval time.Duration) (<-chan device.Stats, error) {
+	out := make(chan device.Stats)
+	provider, ok := s.impl.(DeviceStatsProvider)
+	if !ok {
+		close(out) // a stream without an error ends the host's requests
+		return out, nil
+	}
+	go func() {
+		defer close(out)
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			groups, err := callDeviceStats(ctx, provider)
+			select {
+			case out <- device.Stats{Groups: groups, Err: err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
