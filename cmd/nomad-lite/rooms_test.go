@@ -52,7 +52,7 @@ var runtimeLayers = [][]string{
 	{"store"},
 	{
 		"events", "variables", "scheduler",
-		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "network", "users",
+		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
 	},
 	{"hooks", "hookplugin"},
 	{"taskrunner"},
@@ -66,7 +66,7 @@ var runtimeLayers = [][]string{
 // runnerPackages are the packages that run allocations. They do not import the scheduler: they
 // receive allocations, and report states, through interfaces that they declare.
 var runnerPackages = []string{
-	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "network", "users",
+	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 

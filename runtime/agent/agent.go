@@ -139,8 +139,17 @@ func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.Dir, error) {
 	return a.taskFiles.Open(a.dataDirectory.allocDirs(), allocID)
 }
 
-// HostStats returns the current resource usage of the machine.
+// HostStats returns the current resource usage of the machine, without its devices.
 func (a *Agent) HostStats(ctx context.Context) hoststats.Stats { return a.hostSampler.Sample(ctx) }
+
+// DeviceGroups returns the devices of the machine.
+func (a *Agent) DeviceGroups() []supervisor.DeviceGroup { return a.plugins.supervisor.DeviceGroups() }
+
+// DeviceStats returns the statistics of all devices. The first call in a while waits for the
+// device plugins, for two seconds at most.
+func (a *Agent) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
+	return a.plugins.devices.Stats(ctx)
+}
 
 // Store returns the state store. Jobs, evaluations, allocations and deployments
 // must be changed through the scheduler.
@@ -283,6 +292,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Host: allocrunner.HostResources{
 				Cgroups:  cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
 				Networks: a.networks,
+				Devices:  a.plugins.devices,
 				Users:    a.users,
 			},
 			Limits:      limits,

@@ -141,14 +141,14 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		config.Records = pluginRecords{a.store}
 		config.KeepRunning = a.processRetention.keepsPlugin
 	}
-	a.plugins = newPlugins(config, cache)
+	a.plugins = newPlugins(config, cache, a.config.Limits.StatsInterval)
 	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, a.logger)
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,
 		Settings:       settings,
 		Host:           a.host,
 		Store:          a.store,
-		Drivers:        a.plugins.supervisor,
+		Plugins:        a.plugins.supervisor,
 		Logger:         a.logger,
 		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
 		OnRegistered:   a.orphanCleaner.CleanEndedAllocs,

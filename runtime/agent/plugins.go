@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -11,16 +12,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/devices"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 )
 
-// plugins has the plugins of an agent, and the hooks that they provide.
+// plugins has the plugins of an agent, and the hooks and devices that they provide.
 type plugins struct {
 	supervisor   *supervisor.Supervisor
 	knownPlugins *knownPlugins
+	devices      *devices.Manager
 	hookPlugins  *hookplugin.Set
 	hookHost     *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
 	logger       hclog.Logger
@@ -33,12 +36,13 @@ type plugins struct {
 }
 
 // newPlugins returns plugins that are not started. The caller must call close.
-func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
+func newPlugins(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *plugins {
 	cached := loadCachedPlugins(cache, c.Logger)
 	c.LastServedKey = cached.lastPluginKey
 	s := supervisor.New(c)
 	return &plugins{
 		supervisor:     s,
+		devices:        devices.New(s, statsInterval, c.Logger),
 		knownPlugins:   &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
 		logger:         c.Logger,
 		rulesChanged:   make(chan struct{}, 1),
@@ -86,11 +90,12 @@ func (p *plugins) reload(plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	}
 }
 
-// close rejects requests of hooks, and stops the supervisor.
+// close rejects requests of hooks, ends the collection of statistics, and stops the supervisor.
 func (p *plugins) close() {
 	if p.hookHost != nil {
 		p.hookHost.Close()
 	}
+	p.devices.Close()
 	if p.stopSupervisor != nil {
 		p.stopSupervisor()
 		p.supervisorWG.Wait()

@@ -72,7 +72,8 @@ type HostResources struct {
 	// itself.
 	Cgroups  func(driver string) hooks.CgroupManager
 	Networks hooks.NetworkManager
-	Users    hooks.UserPool // user ids for tasks that name no user
+	Devices  hooks.DeviceReserver // reserves the devices of tasks
+	Users    hooks.UserPool       // user ids for tasks that name no user
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls

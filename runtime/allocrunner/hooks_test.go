@@ -617,8 +617,9 @@ func TestHookMountsMerge(t *testing.T) {
 			return func(int) (hook.TaskPrestartResponse, error) { return r, nil }
 		}
 		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: give(hook.TaskPrestartResponse{Mounts: []driver.Mount{
-			{TaskPath: "/data", HostPath: "/srv/data"}, {TaskPath: "/both", HostPath: "/srv/volume"}}})}}
+			{TaskPath: "/data", HostPath: "/srv/data", PropagationMode: "bidirectional"}, {TaskPath: "/both", HostPath: "/srv/volume"}}})}}
 		devices := recordingTaskHook{&recordingHook{name: "devices", prestartResponse: give(hook.TaskPrestartResponse{Done: true,
+			Env:     map[string]string{"VISIBLE": "x0 of ${NOMAD_TASK_NAME}"},
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes, devices}))
@@ -628,10 +629,12 @@ func TestHookMountsMerge(t *testing.T) {
 			c := a.drivers.lastConfig("web")
 			var mounts []string
 			for _, m := range c.Mounts {
-				mounts = append(mounts, m.TaskPath+"="+m.HostPath)
+				mounts = append(mounts, m.TaskPath+"="+m.HostPath+":"+m.PropagationMode)
 			}
-			wantEqual(t, when, mounts, "[/data=/srv/data /both=/srv/device /lib=/srv/lib]")
+			wantEqual(t, when, mounts, "[/data=/srv/data:bidirectional /both=/srv/device:private /lib=/srv/lib:private]")
 			wantEqual(t, when, len(c.Devices), 1)
+			wantEqual(t, when, c.DeviceEnv, "map[VISIBLE:x0 of web]")
+			wantEqual(t, when, c.Env["VISIBLE"], "x0 of web")
 		}
 		restart := func() {
 			t.Helper()
@@ -650,6 +653,7 @@ func TestHookMountsMerge(t *testing.T) {
 		restart()
 		wantEqual(t, "starts after its restart", a.startCount("web"), 3)
 		seen("after a restart by the next agent")
+		wantEqual(t, "reservations", strings.Count(fmt.Sprint(devices.calls()), "prestart"), 1)
 	})
 }
 
@@ -776,20 +780,44 @@ func TestPrestartErrors(t *testing.T) {
 	}
 }
 
+// A task with mounts does not start without them, also if its driver has lost the capability.
 func TestMountsForADriverThatTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			withHooks(nil, []hooks.Hook{volumes})(c)
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes}))
+		a.advance(time.Second)
+		wantEqual(t, "mounts", len(a.drivers.lastConfig("web").Mounts), 1)
+		a.die()
+		a.drivers.capabilities.MountConfigs = driver.MountConfigsNone
+		a = a.startNextAgent(nil)
+		a.advance(time.Second)
+		if err := a.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		a.wait()
+		wantEqual(t, "starts", a.startCount("web"), 1)
+		if events := a.transcript(); !strings.Contains(events, `task driver "fake" for "web" does not support mounts: hook "volumes" mounts /data, so detach the hook, or use another driver`) {
+			t.Error(events)
+		}
+	})
+}
+
+// A task that sees the files of the host needs no mounts to use a device.
+func TestMountsOfDevicesForADriverThatTakesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		devices := recordingTaskHook{&recordingHook{name: hooks.DevicesName, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
+			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/opt/gpu", HostPath: "/opt/gpu"}}}, nil
+		}}}
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+			withHooks(nil, []hooks.Hook{devices})(c)
 			c.Drivers.(*fakeDrivers).capabilities.MountConfigs = driver.MountConfigsNone
 		})
-		h.advance(time.Second)
-		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Task hook failed Started]")
-		wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, `volumes: prestart: the driver "fake" takes no mounts: the task will not see /data`)
-		h.Stop()
-		h.wait()
+		a.advance(time.Second)
+		if config := a.drivers.lastConfig("web"); config == nil || len(config.Mounts) > 0 {
+			t.Errorf("config of the task: %+v, events %s", config, a.taskEventTypes("web"))
+		}
 	})
 }
 

@@ -136,6 +136,9 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
 		list = append(list, hooks.OrderedHook{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
+	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderDevices, Hook: hooks.NewDevices(b.config.Host.Devices, allocated)})
+	}
 	return append(list,
 		hooks.OrderedHook{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
 		hooks.OrderedHook{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})

@@ -129,6 +129,14 @@ func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits L
 	return task, nil
 }
 
+// allocatedDevices returns the devices that the scheduler has chosen for a task.
+func allocatedDevices(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
+	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
+		return nil
+	}
+	return a.AllocatedResources.Tasks[task].Devices
+}
+
 func driverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
 	var taskResources *api.AllocatedTaskResources
 	if a.AllocatedResources != nil {

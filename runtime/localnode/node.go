@@ -18,13 +18,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// driverLister is the part of the supervisor that a Node needs.
-type driverLister interface {
+// pluginLister is the part of the supervisor that a Node needs.
+type pluginLister interface {
 	// Drivers returns the drivers that are up, by name.
 	Drivers() map[string]supervisor.DriverInfo
-	// Changed returns a channel that is closed when the result of Drivers changes.
+	// DeviceGroups returns the devices of this machine.
+	DeviceGroups() []supervisor.DeviceGroup
+	// Changed returns a channel that is closed when the result of Drivers or DeviceGroups changes.
 	Changed() <-chan struct{}
-	// Ready waits until the drivers have reported their health.
+	// Ready waits until the drivers have reported their health, and device plugins their devices.
 	Ready(context.Context) error
 }
 
@@ -34,7 +36,7 @@ type Config struct {
 	Settings Settings         // with defaults
 	Host     fingerprint.Host // see Settings.Fingerprint
 	Store    *store.Store
-	Drivers  driverLister
+	Plugins  pluginLister
 	Logger   hclog.Logger
 
 	// BeforeRegister is called once, when the drivers are ready and before the node
@@ -96,7 +98,7 @@ func (n *Node) Registered() <-chan struct{} { return n.registered }
 // registered, missing driver attributes are taken from the stored node.
 func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
-	attributes := n.readAttributes(n.config.Drivers.Drivers())
+	attributes := n.readAttributes(n.config.Plugins.Drivers())
 	select {
 	case <-n.registered:
 	default:
@@ -165,13 +167,13 @@ func (n *Node) triggerUpdate() {
 // Run registers the node when the drivers are ready, and keeps its record up to date
 // until ctx ends. It must be called at most once.
 func (n *Node) Run(ctx context.Context) {
-	if err := n.config.Drivers.Ready(ctx); err != nil {
+	if err := n.config.Plugins.Ready(ctx); err != nil {
 		return
 	}
 	n.config.BeforeRegister(ctx)
 	registered := false
 	for {
-		driversChanged := n.config.Drivers.Changed()
+		driversChanged := n.config.Plugins.Changed()
 		if err := n.update(ctx); err != nil && ctx.Err() == nil {
 			n.config.Logger.Error("node not stored", "error", err)
 			select {

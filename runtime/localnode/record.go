@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/devices"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -33,7 +34,7 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 // newNodeRecord returns the current record of the node. Drain, eligibility and events are
 // copied from old, which may be nil.
 func (n *Node) newNodeRecord(old *api.Node) *api.Node {
-	c, drivers := n.currentSettings(), n.config.Drivers.Drivers()
+	c, drivers := n.currentSettings(), n.config.Plugins.Drivers()
 	record := &api.Node{
 		ID:           n.config.ID,
 		Datacenter:   c.Datacenter,
@@ -69,6 +70,7 @@ func (n *Node) newNodeRecord(old *api.Node) *api.Node {
 		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
 		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
 		Networks:       []*api.NetworkResource{{Mode: "host", Device: c.NetworkInterface, IP: host.IP}},
+		Devices:        devices.NodeResources(n.config.Plugins.DeviceGroups()),
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}

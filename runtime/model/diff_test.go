@@ -194,6 +194,28 @@ Edited job web
         Deleted To "0" ""
         Deleted Value "0" ""
     None task main`},
+		{"a device", func(j *api.Job) {
+			firstTask(j).Resources = &api.Resources{Devices: []*api.RequestedDevice{{
+				Name: "acme/gpu", Constraints: []*api.Constraint{{LTarget: "${device.attr.memory}", RTarget: "2 GiB", Operand: ">="}},
+				Affinities: []*api.Affinity{{LTarget: "${device.model}", RTarget: "x", Operand: "=", Weight: new(int8(50))}},
+			}}}
+		}, `
+Edited job web
+  Edited group app
+    Edited task main (forces create/destroy update)
+      Edited {Resources}
+        Added {Device}
+          Added Count "" "1"
+          Added Name "" "acme/gpu"
+          Added {Affinity}
+            Added LTarget "" "${device.model}"
+            Added Operand "" "="
+            Added RTarget "" "x"
+            Added Weight "" "50"
+          Added {Constraint}
+            Added LTarget "" "${device.attr.memory}"
+            Added Operand "" ">="
+            Added RTarget "" "2 GiB"`},
 		{"a template", func(j *api.Job) { firstTask(j).Templates[0].EmbeddedTmpl = new("two") }, `
 Edited job web
   Edited group app

@@ -193,7 +193,4 @@ func rejectResources(r *faultReport, res *api.Resources) {
 	if val(res.Cores) > 0 {
 		addUnsupported(r.atPath("cores"), "cores", "no core would be reserved. Ask for cpu instead")
 	}
-	for _, d := range res.Devices {
-		addUnsupported(r.atPath("device", d.Name), "a device", "remove the block; a driver that runs on this machine sees its devices anyway")
-	}
 }

@@ -224,7 +224,6 @@ func TestUnsupportedParts(t *testing.T) {
 		{"the default identity in a file", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{File: true}} }, "group g task t identity", `identity "default" with env or file`},
 		{"an identity in the environment", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{Name: "x", Env: true}} }, "group g task t identity", `identity "x" with env or file`},
 		{"cores", func(f *jobFixture) { f.task.Resources = &api.Resources{Cores: new(1)} }, "group g task t resources cores", "Ask for cpu instead"},
-		{"a device", func(f *jobFixture) { f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "gpu"}}} }, "group g task t resources device gpu", "a device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, createsNetwork, "e", "d")

@@ -34,6 +34,7 @@ func NodeOf(n *api.Node) Node {
 	}
 	if r := n.NodeResources; r != nil {
 		node.MinDynamicPort, node.MaxDynamicPort = r.MinDynamicPort, r.MaxDynamicPort
+		node.Devices = r.Devices
 	}
 	return node
 }

@@ -20,9 +20,13 @@ import (
 type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
-	portHolders                   map[int][]*allocNameReservations
+	portHolders                   holders[int]
+	deviceHolders                 holders[deviceInstance]
 	reservedPorts                 map[int]bool
 }
+
+// holders has the slots that hold each host port, or each instance of a device.
+type holders[K comparable] map[K][]*allocNameReservations
 
 type allocNameKey struct{ namespace, job, name string }
 
@@ -40,6 +44,7 @@ type allocReservation struct {
 	id       string
 	demand   resourceAmounts
 	ports    []int
+	devices  []deviceInstance
 	terminal bool // the allocation is terminal, and its runner has not ended
 	started  bool
 
@@ -64,7 +69,8 @@ func NewNodeUsage(node Node) *NodeUsage {
 	r := &NodeUsage{
 		totalResources:          nodeCapacity(node),
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
-		portHolders:             map[int][]*allocNameReservations{},
+		portHolders:             holders[int]{},
+		deviceHolders:           holders[deviceInstance]{},
 		reservedPorts:           make(map[int]bool, len(node.ReservedPorts)),
 	}
 	for _, port := range node.ReservedPorts {
@@ -88,17 +94,66 @@ func NodeUsageOf(state store.Reader, node Node) *NodeUsage {
 func (r *NodeUsage) Clone() *NodeUsage {
 	c := *r
 	c.reservationsByAllocName = make(map[allocNameKey]*allocNameReservations, len(r.reservationsByAllocName))
-	c.portHolders = make(map[int][]*allocNameReservations, len(r.portHolders))
 	for key, s := range r.reservationsByAllocName {
 		c.reservationsByAllocName[key] = &allocNameReservations{s.key, slices.Clone(s.reservations)}
 	}
-	for port, slots := range r.portHolders {
-		for _, s := range slots {
-			c.portHolders[port] = append(c.portHolders[port], c.reservationsByAllocName[s.key])
-		}
-	}
+	c.portHolders = r.portHolders.clone(c.reservationsByAllocName)
+	c.deviceHolders = r.deviceHolders.clone(c.reservationsByAllocName)
 	return &c
 }
+
+func (m holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders[K] {
+	c := make(holders[K], len(m))
+	for item, holding := range m {
+		for _, s := range holding {
+			c[item] = append(c[item], slots[s.key])
+		}
+	}
+	return c
+}
+
+func (m holders[K]) add(s *allocNameReservations, items []K) {
+	for _, item := range items {
+		if !slices.Contains(m[item], s) {
+			m[item] = append(m[item], s)
+		}
+	}
+}
+
+// release removes a slot from the holders of those items that no reservation of the slot has.
+func (m holders[K]) release(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
+	for _, item := range items {
+		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
+			continue
+		}
+		if others := slices.DeleteFunc(m[item], func(o *allocNameReservations) bool { return o == s }); len(others) > 0 {
+			m[item] = others
+		} else {
+			delete(m, item)
+		}
+	}
+}
+
+// find returns the slot that prevents a placement in the slot key with this item. That is another slot that holds it, or
+// the same slot if one of its allocations that has the item is not terminal. own is true if only terminal allocations of
+// the same slot hold the item.
+func (m holders[K]) find(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (by *allocNameReservations, own bool) {
+	for _, s := range m[item] {
+		if s.key != key {
+			return s, false
+		}
+		for _, h := range s.reservations {
+			if !h.terminal && slices.Contains(itemsOf(&h), item) {
+				return s, false
+			}
+		}
+		own = true
+	}
+	return nil, own
+}
+
+func portsOf(h *allocReservation) []int              { return h.ports }
+func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
 
 // Put adds or replaces an allocation that has not ended.
 func (r *NodeUsage) Put(a *api.Allocation) {
@@ -107,6 +162,7 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 		terminal:    model.AllocTerminal(a),
 		started:     hasStarted(a),
 		ports:       allocatedPorts(a),
+		devices:     allocatedDevices(a),
 		placedIndex: a.CreateIndex,
 		previousID:  a.PreviousAllocation,
 	}
@@ -121,7 +177,7 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 
 // PutStoppingAlloc records that an allocation is being stopped.
 func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
-	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
 func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
@@ -131,11 +187,8 @@ func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) {
 		r.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
-		for _, port := range h.ports {
-			if !slices.Contains(r.portHolders[port], s) {
-				r.portHolders[port] = append(r.portHolders[port], s)
-			}
-		}
+		r.portHolders.add(s, h.ports)
+		r.deviceHolders.add(s, h.devices)
 	})
 }
 
@@ -163,18 +216,10 @@ func (r *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	if i < 0 {
 		return
 	}
-	ports := s.reservations[i].ports
+	removed := s.reservations[i]
 	s.reservations = slices.Delete(s.reservations, i, i+1)
-	for _, port := range ports {
-		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(h.ports, port) }) {
-			continue
-		}
-		if others := slices.DeleteFunc(r.portHolders[port], func(o *allocNameReservations) bool { return o == s }); len(others) > 0 {
-			r.portHolders[port] = others
-		} else {
-			delete(r.portHolders, port)
-		}
-	}
+	r.portHolders.release(s, removed.ports, portsOf)
+	r.deviceHolders.release(s, removed.devices, devicesOf)
 }
 
 // maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the
@@ -216,24 +261,6 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 		}
 	}
 	return nil
-}
-
-// portHolder returns the slot that prevents a placement with a static port in the slot key. That is another slot with
-// this port, or the same slot if one of its allocations with this port is not terminal. own is true if only terminal
-// allocations of the same slot hold the port.
-func (r *NodeUsage) portHolder(key allocNameKey, port int) (by *allocNameReservations, own bool) {
-	for _, s := range r.portHolders[port] {
-		if s.key != key {
-			return s, false
-		}
-		for _, h := range s.reservations {
-			if !h.terminal && slices.Contains(h.ports, port) {
-				return s, false
-			}
-		}
-		own = true
-	}
-	return nil, own
 }
 
 // isPortTaken reports whether a port is reserved or held by any slot.

@@ -20,6 +20,8 @@ type Node struct {
 	// Drivers has the detected and healthy drivers. Nil means that drivers are not
 	// checked.
 	Drivers map[string]bool
+	// Devices are the groups of devices, which must not be changed.
+	Devices []*api.NodeDeviceResource
 	// Ineligible means that no allocation may be placed.
 	Ineligible bool
 	// Draining means that the node is being drained.
@@ -152,6 +154,9 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 // placeAlloc creates an allocation and reserves its resources.
 func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
 	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
+	if err := checkDevices(g, p.node); err != nil {
+		return nil, err
+	}
 	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g)); err != nil {
 		return nil, err
 	}

@@ -322,6 +322,23 @@ func TestPlan(t *testing.T) {
 			p.input.Node.Ineligible = true
 			return p
 		}, "update a1 to v1; update a2 to v1; deployment v1 running"},
+		{"an update in place of a job whose devices are gone", func() *planCase {
+			widget := func(f *jobFixture) {
+				f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "widget"}}}
+			}
+			return newPlanCase("service", widget).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) {
+				widget(f)
+				f.task.KillTimeout = new(time.Second)
+			})
+		}, "update a1 to v1; update a2 to v1; deployment v1 running"},
+		{"another number of devices", func() *planCase {
+			p := newPlanCase("batch", nil).addAlloc(0, running).setNextVersion(func(f *jobFixture) {
+				f.group.Count = new(1)
+				f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "other/gpu"}}}
+			})
+			p.input.Node.Devices = deviceNode().Devices
+			return p
+		}, "stop a1 (alloc is being updated due to job update); place g[0] v1 for a1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := changesText(c.make().plan()); got != c.want {

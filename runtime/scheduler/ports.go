@@ -84,7 +84,7 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	by, own := p.nodeUsage.portHolder(p.allocNameKey, port.Value)
+	by, own := p.nodeUsage.portHolders.find(p.allocNameKey, port.Value, portsOf)
 	switch {
 	case by != nil && by.key.job == p.allocNameKey.job && by.key.namespace == p.allocNameKey.namespace, p.chosenPorts[port.Value]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)

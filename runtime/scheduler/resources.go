@@ -21,6 +21,10 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 		granted.Shared.Networks = []*api.NetworkResource{n}
 		granted.Shared.Ports = portMappings(n)
 	}
+	devices, err := p.assignDevices(g)
+	if err != nil {
+		return nil, err
+	}
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
 			Cpu:    api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
@@ -35,6 +39,11 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}
 			task.Networks = append(task.Networks, n)
+		}
+		for _, d := range t.Resources.Devices {
+			if got := devices[d]; got != nil {
+				task.Devices = append(task.Devices, got)
+			}
 		}
 		granted.Tasks[t.Name] = task
 	}

@@ -71,7 +71,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		s := &simulation{
 			rand:              rand.New(rand.NewPCG(seed, 0)),
 			faultRand:         rand.New(rand.NewPCG(seed, 1)),
-			store:             schedtest.NewStore(t, schedtest.NewNode(1000)),
+			store:             schedtest.NewStore(t, nodeWithWidgets()),
 			startedAllocs:     make(map[string]*api.Allocation),
 			terminalStatuses:  make(map[string]string),
 			placedCanaries:    make(map[string]bool),
@@ -195,7 +195,7 @@ func (s *simulation) addError(format string, args ...any) {
 func (s *simulation) checkStart(a *api.Allocation) {
 	s.mu.Lock()
 	s.startedAllocs[a.ID] = a
-	memory, beside, ports := 0, 0, make(map[int]string)
+	memory, beside, ports, devices := 0, 0, make(map[int]string), make(map[string]string)
 	var problems []string
 	for _, id := range slices.Sorted(maps.Keys(s.startedAllocs)) {
 		b := s.startedAllocs[id]
@@ -205,6 +205,14 @@ func (s *simulation) checkStart(a *api.Allocation) {
 				problems = append(problems, fmt.Sprintf("%s and %s both have port %d", other, b.Name, port.Value))
 			}
 			ports[port.Value] = b.Name
+		}
+		for _, d := range b.AllocatedResources.Tasks["t"].Devices {
+			for _, id := range d.DeviceIDs {
+				if other := devices[id]; other != "" {
+					problems = append(problems, fmt.Sprintf("%s and %s both have device %s", other, b.Name, id))
+				}
+				devices[id] = b.Name
+			}
 		}
 		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID {
 			if beside++; beside > 1 || !s.placedCanaries[b.ID] && !s.placedCanaries[a.ID] {
@@ -259,6 +267,9 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	case n < 10:
 		requestText = "stop"
 		_, err = s.scheduler.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
+	case n < 11:
+		requestText = "change devices"
+		err = s.changeDevices(ctx)
 	case n < 12:
 		requestText = "evaluate"
 		_, err = s.scheduler.Evaluate(ctx, key, s.rand.IntN(2) == 0)
@@ -386,6 +397,9 @@ func (s *simulation) job(id string) *api.Job {
 	task := &api.Task{Name: "t", Driver: "mock", Env: env, Resources: &api.Resources{MemoryMB: new(50 + 50*r.IntN(4))}}
 	group := &api.TaskGroup{Name: new("g"), Count: new(r.IntN(5)), Tasks: []*api.Task{task}}
 	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
+	if r.IntN(3) == 0 {
+		task.Resources.Devices = []*api.RequestedDevice{{Name: []string{"widget", "acme/widget/large"}[r.IntN(2)], Count: new(uint64(1 + r.IntN(2)))}}
+	}
 	switch r.IntN(4) {
 	case 0:
 		group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
@@ -412,6 +426,39 @@ func (s *simulation) job(id string) *api.Job {
 		}
 	}
 	return job
+}
+
+// nodeWithWidgets returns a node with devices.
+func nodeWithWidgets() *api.Node {
+	node := schedtest.NewNode(1000)
+	group := func(name string, ids ...string) *api.NodeDeviceResource {
+		g := &api.NodeDeviceResource{Vendor: "acme", Type: "widget", Name: name}
+		for _, id := range ids {
+			g.Instances = append(g.Instances, &api.NodeDevice{ID: id, Healthy: true})
+		}
+		return g
+	}
+	node.NodeResources = &api.NodeResources{Devices: []*api.NodeDeviceResource{group("large", "a", "b"), group("small", "c", "d", "e")}}
+	return node
+}
+
+// changeDevices makes a random set of devices unhealthy.
+func (s *simulation) changeDevices(ctx context.Context) error {
+	_, err := s.store.Update(ctx, func(tx *store.Txn) error {
+		node := *tx.Node(nil, "node")
+		node.NodeResources = nodeWithWidgets().NodeResources
+		for _, g := range node.NodeResources.Devices {
+			for _, d := range g.Instances {
+				d.Healthy = s.rand.IntN(3) > 0
+			}
+		}
+		tx.PutNode(&node)
+		return nil
+	})
+	if err == nil {
+		s.scheduler.NodeChanged()
+	}
+	return err
 }
 
 // checkInvariants checks invariants after each change of the store.

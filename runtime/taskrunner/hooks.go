@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -91,9 +90,6 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 		if response.State != nil {
 			after.Data = response.State
 		}
-	}
-	if len(after.Mounts) > 0 && err == nil && t.description.driverCapabilities().MountConfigs == driver.MountConfigsNone {
-		t.records.emit(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
 	}
 	if !reflect.DeepEqual(before, after) {
 		t.records.localState.SetHook(h.Name(), after)
@@ -209,13 +205,42 @@ func (t *taskHooks) update(killCtx context.Context) {
 	})
 }
 
+// deviceEnv returns the variables that the reservation of devices has set.
+func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
+	reserved := t.records.localState.Hooks[hooks.DevicesName].Env
+	if len(reserved) == 0 {
+		return nil
+	}
+	vars := make(map[string]string, len(reserved))
+	for name, value := range reserved {
+		vars[name] = env.Replace(value)
+	}
+	return vars
+}
+
+// defaultPropagation is the propagation mode of mounts for which a hook sets none.
+const defaultPropagation = "private"
+
 // mounts merges the mounts and devices of the hooks, in the order of the hooks. If
-// several hooks use the same path in the task, the last hook wins.
-func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device) {
+// several hooks use the same path in the task, the last hook wins. It returns an error for
+// mounts if the driver does not support them.
+func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, err error) {
+	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
 	for _, h := range t.chain.Hooks() {
 		record := t.records.localState.Hooks[h.Name()]
+		switch {
+		case supported || len(record.Mounts) == 0:
+		case h.Name() == hooks.DevicesName:
+			record.Mounts = nil // they are files of the host, which the tasks of such a driver see
+		default:
+			task := t.task()
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", task.Driver, task.Name, h.Name(), record.Mounts[0].TaskPath)
+		}
 		for _, m := range record.Mounts {
 			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
+			if m.PropagationMode == "" {
+				m.PropagationMode = defaultPropagation
+			}
 			mounts = append(mounts, m)
 		}
 		for _, d := range record.Devices {
@@ -223,5 +248,5 @@ func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device) {
 			devices = append(devices, d)
 		}
 	}
-	return mounts, devices
+	return mounts, devices, nil
 }

@@ -58,7 +58,10 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, devices := b.hooks.mounts()
+	mounts, devices, err := b.hooks.mounts()
+	if err != nil {
+		return nil, err
+	}
 	resources := task.Resources
 	b.mu.Lock()
 	output, networkIsolation := b.output, b.networkIsolation
@@ -76,6 +79,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 		AllocID:          b.alloc.ID,
 		DriverConfig:     config,
 		Env:              env.Vars(),
+		DeviceEnv:        b.hooks.deviceEnv(env),
 		User:             task.User,
 		AllocDir:         b.dir.AllocDir,
 		StdoutPath:       output.Stdout,

@@ -1,0 +1,242 @@
+package model
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+)
+
+// MatchesDevice reports whether a group of devices has the type, vendor and name that a
+// device block requests: type, vendor/type or vendor/type/name.
+func MatchesDevice(request string, group *api.NodeDeviceResource) bool {
+	parts := strings.Split(request, "/")
+	switch len(parts) {
+	case 1:
+		return parts[0] == group.Type
+	case 2:
+		return parts[0] == group.Vendor && parts[1] == group.Type
+	case 3:
+		return parts[0] == group.Vendor && parts[1] == group.Type && parts[2] == group.Name
+	}
+	return false
+}
+
+// The targets of constraints and affinities of a device block that describe the group.
+const (
+	deviceAttrPrefix = "${device.attr."
+	deviceIDsTarget  = "${device.ids}"
+)
+
+// DeviceConstraintHolds reports whether a canonical constraint of a device block holds for a
+// group of devices on a node. The target ${device.ids} has the ids of all instances, see
+// DeviceConstraintAdmits. A target that is no property of devices is resolved against the
+// node.
+func DeviceConstraintHolds(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) bool {
+	if c.LTarget == deviceIDsTarget && c.Operand != api.ConstraintSetContains && c.Operand != api.ConstraintSetContainsAll {
+		return slices.ContainsFunc(group.Instances, func(d *api.NodeDevice) bool { return DeviceConstraintAdmits(c, d, node) })
+	}
+	left := resolveDeviceTarget(c.LTarget, group, node)
+	right := resolveDeviceTarget(c.RTarget, group, node)
+	switch c.Operand {
+	case api.ConstraintAttributeIsSet:
+		return left != nil
+	case api.ConstraintAttributeIsNotSet:
+		return left == nil
+	case "!=", "not":
+		return (left == nil) != (right == nil) || left != nil && !equalAttributes(left, right)
+	}
+	return left != nil && right != nil && compareAttributes(c.Operand, left, right)
+}
+
+// DeviceConstraintAdmits reports whether an instance may be used under a constraint that
+// holds for its group. Only a constraint on ${device.ids} distinguishes instances: for
+// set_contains and its variants an instance must be in the list, for other operators the
+// constraint must hold for the id of the instance.
+func DeviceConstraintAdmits(c *api.Constraint, d *api.NodeDevice, node *NodeFacts) bool {
+	if c.LTarget != deviceIDsTarget {
+		return true
+	}
+	value, ok := node.Resolve(c.RTarget)
+	switch c.Operand {
+	case api.ConstraintSetContains, api.ConstraintSetContainsAll, api.ConstraintSetContainsAny:
+		return ok && slices.Contains(splitSet(value), d.ID)
+	}
+	return ConstraintHolds(&api.Constraint{LTarget: d.ID, Operand: c.Operand, RTarget: value}, func(text string) (string, bool) { return text, true })
+}
+
+// DeviceAffinityScore returns how well a group of devices meets the affinities of a device
+// block: the sum of the weights of those that hold, divided by the sum of all absolute
+// weights. Without affinities it is 0.
+func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResource, node *NodeFacts) float64 {
+	var met, total float64
+	for _, a := range affinities {
+		weight := float64(val(a.Weight))
+		total += math.Abs(weight)
+		if DeviceConstraintHolds(&api.Constraint{LTarget: a.LTarget, RTarget: a.RTarget, Operand: a.Operand}, group, node) {
+			met += weight
+		}
+	}
+	if total == 0 {
+		return 0
+	}
+	return met / total
+}
+
+// resolveDeviceTarget returns the value of a target, or nil if it does not exist.
+func resolveDeviceTarget(target string, group *api.NodeDeviceResource, node *NodeFacts) *api.Attribute {
+	switch target {
+	case "${device.vendor}":
+		return &api.Attribute{StringVal: &group.Vendor}
+	case "${device.type}":
+		return &api.Attribute{StringVal: &group.Type}
+	case "${device.model}":
+		return &api.Attribute{StringVal: &group.Name}
+	case deviceIDsTarget:
+		ids := make([]string, len(group.Instances))
+		for i, d := range group.Instances {
+			ids[i] = d.ID
+		}
+		return &api.Attribute{StringVal: new(strings.Join(ids, ","))}
+	}
+	if name, ok := strings.CutPrefix(target, deviceAttrPrefix); ok {
+		return group.Attributes[strings.TrimSuffix(name, "}")]
+	}
+	if text, ok := node.Resolve(target); ok {
+		return &api.Attribute{StringVal: &text}
+	}
+	return nil
+}
+
+// compareAttributes evaluates an operator that needs both sides. The operators for versions,
+// patterns and sets compare the sides as texts.
+func compareAttributes(operand string, left, right *api.Attribute) bool {
+	switch operand {
+	case "=", "==", "is":
+		return equalAttributes(left, right)
+	case "<", "<=", ">", ">=":
+		order, ok := orderAttributes(left, right)
+		switch {
+		case !ok:
+			return false
+		case operand == "<":
+			return order < 0
+		case operand == "<=":
+			return order <= 0
+		case operand == ">":
+			return order > 0
+		}
+		return order >= 0
+	}
+	op := commonOperators[operand]
+	return op.evaluate != nil && op.evaluate(attributeText(left), attributeText(right))
+}
+
+func equalAttributes(left, right *api.Attribute) bool {
+	if left == nil || right == nil {
+		return left == right
+	}
+	if order, ok := orderAttributes(left, right); ok {
+		return order == 0
+	}
+	l, okLeft := boolAttribute(left)
+	r, okRight := boolAttribute(right)
+	return okLeft && okRight && l == r
+}
+
+// orderAttributes compares two quantities, or two texts. A text of which the other side is a
+// quantity is parsed as a quantity. It returns false if the sides are not comparable: their
+// units measure different things, only one of them has a unit, or one is a bool.
+func orderAttributes(left, right *api.Attribute) (order int, ok bool) {
+	if left.StringVal != nil && right.StringVal != nil {
+		return compareValues(*left.StringVal, *right.StringVal), true
+	}
+	l, okLeft := quantityOf(left)
+	r, okRight := quantityOf(right)
+	if !okLeft || !okRight || l.baseUnit != r.baseUnit {
+		return 0, false
+	}
+	if l.isInt && r.isInt {
+		return compareNumbers(l.intValue, r.intValue), true
+	}
+	return compareNumbers(l.value, r.value), true
+}
+
+// quantity is a number in its base unit.
+type quantity struct {
+	value    float64
+	isInt    bool // intValue is exact
+	intValue int64
+	baseUnit string // "" for a number without a unit
+}
+
+func quantityOf(a *api.Attribute) (quantity, bool) {
+	switch {
+	case a.IntVal != nil:
+		return newQuantity(quantity{value: float64(*a.IntVal), isInt: true, intValue: *a.IntVal}, a.Unit)
+	case a.FloatVal != nil:
+		return newQuantity(quantity{value: *a.FloatVal}, a.Unit)
+	case a.StringVal != nil:
+		return parseQuantity(*a.StringVal)
+	}
+	return quantity{}, false
+}
+
+func newQuantity(q quantity, unit string) (quantity, bool) {
+	if unit == "" {
+		return q, true
+	}
+	u, ok := device.LookupUnit(unit)
+	if !ok {
+		return quantity{}, false
+	}
+	product := q.intValue * u.Multiplier
+	q.isInt = q.isInt && product/u.Multiplier == q.intValue // false after an overflow
+	q.intValue = product
+	q.value *= float64(u.Multiplier)
+	q.baseUnit = u.Base
+	return q, true
+}
+
+// parseQuantity parses a number with an optional unit, like "2GiB" or "1.5 GHz".
+func parseQuantity(text string) (quantity, bool) {
+	text = strings.TrimSpace(text)
+	end := strings.LastIndexAny(text, "0123456789.") + 1
+	number, unit := text[:end], strings.TrimSpace(text[end:])
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return newQuantity(quantity{value: float64(n), isInt: true, intValue: n}, unit)
+	}
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return quantity{}, false
+	}
+	return newQuantity(quantity{value: f}, unit)
+}
+
+func boolAttribute(a *api.Attribute) (value, ok bool) {
+	switch {
+	case a.BoolVal != nil:
+		return *a.BoolVal, true
+	case a.StringVal != nil:
+		value, err := strconv.ParseBool(*a.StringVal)
+		return value, err == nil
+	}
+	return false, false
+}
+
+// attributeText returns a value as text, a number with its unit.
+func attributeText(a *api.Attribute) string {
+	switch {
+	case a.IntVal != nil:
+		return strconv.FormatInt(*a.IntVal, 10) + a.Unit
+	case a.FloatVal != nil:
+		return strconv.FormatFloat(*a.FloatVal, 'g', -1, 64) + a.Unit
+	case a.BoolVal != nil:
+		return strconv.FormatBool(*a.BoolVal)
+	}
+	return val(a.StringVal)
+}
