@@ -18,8 +18,8 @@ type Stats struct {
 	Memory           *api.HostMemoryStats
 	CPU              []*CPU
 	DiskStats        []*api.HostDiskStats
-	AllocDirStats    *api.HostDiskStats // nil if unknown
-	DeviceStats      []*api.DeviceGroupStats
+	AllocDirStats    *api.HostDiskStats      // nil if unknown
+	DeviceStats      []*api.DeviceGroupStats // empty in the result of Sampler
 }
 
 // CPU is one processor with the fields of the server; the client's type lacks some. All values are

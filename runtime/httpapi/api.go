@@ -45,6 +45,8 @@ type Node interface {
 	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
+	// DeviceStats returns the statistics of all devices. It may wait for device plugins.
+	DeviceStats(context.Context) []*api.DeviceGroupStats
 	// Meta is the metadata of the node; SetMeta changes it permanently.
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error

@@ -43,6 +43,7 @@ func (stubNode) Logs() *logs.Collector                                  { return
 func (stubNode) LogDir(string) string                                   { return "" }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)          { return nil, fs.ErrNotExist }
 func (stubNode) HostStats(context.Context) (s hoststats.Stats)          { return s }
+func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats    { return nil }
 func (stubNode) Meta() (m api.NodeMetaResponse)                         { return m }
 func (stubNode) MayCreateNetwork(_ context.Context, driver string) bool { return driver == "pods" }
 

@@ -1,17 +1,22 @@
 package httpapi
 
 import (
+	"context"
+
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/devices"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // stats returns the resource usage of an allocation's tasks. An allocation without a runner
 // has no running tasks.
 func (h *allocHandler) stats(r *request) (any, error) {
-	if _, err := findAllocation(h.store, r.id); err != nil {
+	alloc, err := findAllocation(h.store, r.id)
+	if err != nil {
 		return nil, err
 	}
 	var stats allocrunner.Stats
@@ -31,7 +36,29 @@ func (h *allocHandler) stats(r *request) (any, error) {
 		}
 		all.Tasks[name] = task
 	}
+	if !model.AllocTerminal(alloc) {
+		h.addDeviceStats(r.Context(), &all, alloc.AllocatedResources)
+	}
 	return all, nil
+}
+
+// addDeviceStats adds the statistics of the devices that the tasks have.
+func (h *allocHandler) addDeviceStats(ctx context.Context, usage *api.AllocResourceUsage, allocated *api.AllocatedResources) {
+	if allocated == nil {
+		return
+	}
+	var all []*api.DeviceGroupStats // nil before the first task with devices
+	for name, task := range usage.Tasks {
+		granted := allocated.Tasks[name]
+		if granted == nil || len(granted.Devices) == 0 {
+			continue
+		}
+		if all == nil {
+			all = h.node.DeviceStats(ctx)
+		}
+		task.ResourceUsage.DeviceStats = devices.StatsOf(all, granted.Devices)
+		usage.ResourceUsage.DeviceStats = append(usage.ResourceUsage.DeviceStats, task.ResourceUsage.DeviceStats...)
+	}
 }
 
 func toResourceUsage(u driver.Usage) *api.ResourceUsage {
@@ -107,5 +134,7 @@ func (h *agentHandler) hostStats(r *request) (any, error) {
 	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
-	return h.node.HostStats(r.Context()), nil
+	stats := h.node.HostStats(r.Context())
+	stats.DeviceStats = h.node.DeviceStats(r.Context())
+	return stats, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
-const statsHelp = `Show what the tasks of an allocation use of processor and memory, now. Those that
+const statsHelp = `Show what the tasks of an allocation use of processor, memory and devices, now. Those that
 do not run use nothing.
 
 Exit codes: 0, or 1 when it is not known.`
@@ -111,6 +111,11 @@ func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 			"Throttled Periods": fmt.Sprint(c.ThrottledPeriods),
 			"Throttled Time":    fmt.Sprint(c.ThrottledTime),
 		})
+	}
+	if devices := tables.NewDeviceStats(used.DeviceStats); len(devices) > 0 {
+		p.Line("Device Stats")
+		devices.Print(p, devices.Names())
+		p.Line("")
 	}
 }
 

@@ -340,6 +340,11 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Line("Task Resources:")
 	p.Table(resourceTable(alloc, task.Name, used))
 	p.Line("")
+	if devices := tables.AllocatedDevices(alloc, task.Name); len(devices) > 0 {
+		p.Line("Devices:")
+		p.Pairs(tables.NewDeviceStats(apiclient.Deref(used).DeviceStats).Summaries(devices))
+		p.Line("")
+	}
 	if o.stats && used != nil {
 		printResourceUsage(p, used)
 	}

@@ -161,6 +161,9 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if o.verbose || !o.short && hasUnusableDriver(node) {
 		printDrivers(p, node)
 	}
+	if devices := apiclient.Deref(node.NodeResources).Devices; len(devices) > 0 && (o.verbose || !o.short && hasUnhealthyDevice(node)) {
+		tables.PrintNodeDevices(p, devices, allocs)
+	}
 	if !o.short {
 		printNodeEvents(p, node, o.verbose)
 		printNodeResources(ctx, p, c, node, allocs, host, s)

@@ -176,6 +176,11 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	t = output.NewTable("CPU", "Memory", "Disk")
 	t.Row(row...)
 	p.Table(t)
+
+	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
+		p.Section("Device Resource Utilization")
+		p.Pairs(devices.Summaries(devices.Names()))
+	}
 }
 
 // allocatedResources returns the resources reserved for an allocation: CPU in MHz, memory and disk
@@ -214,6 +219,20 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 		}
 	}
 	p.Table(t)
+	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
+		p.Section("Device Stats")
+		devices.Print(p, devices.Names())
+	}
+}
+
+// hasUnhealthyDevice reports whether a task cannot get one of the devices of a node.
+func hasUnhealthyDevice(node *api.Node) bool {
+	for _, g := range apiclient.Deref(node.NodeResources).Devices {
+		if slices.ContainsFunc(g.Instances, func(d *api.NodeDevice) bool { return !d.Healthy }) {
+			return true
+		}
+	}
+	return false
 }
 
 // hasUnusableDriver reports whether a driver of a node reports why it cannot run tasks.

@@ -54,6 +54,7 @@ func TestMain(m *testing.M) {
 		"mint":               createCertificates,
 		"half-sender":        keepPartialRequestsOpen,
 		"isolating-driver":   serveIsolatingDriver,
+		"test-device":        serveTestDevice,
 		"pod-driver":         servePodDriver,
 	})
 }
