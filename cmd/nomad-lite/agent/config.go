@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 )
@@ -79,17 +84,12 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 // of them holds a secret.
 func (r *runningAgent) selfConfig() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
-	plugins := []pluginstatus.Process{}
-	drivers := r.agent.Drivers()
-	for _, p := range r.agent.Plugins() {
-		plugins = append(plugins, pluginstatus.NewProcess(p, drivers[p.Serves.Name]))
-	}
 	_, port, _ := net.SplitHostPort(r.clientAddress)
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
-		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins, "Hooks": r.hookStatuses(),
+		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
 		"AdvertiseAddrs": map[string]any{"HTTP": r.clientAddress, "RPC": "", "Serf": ""},
@@ -112,4 +112,51 @@ func (r *runningAgent) selfConfig() map[string]any {
 		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
 	}
+}
+
+// describeTimeout is how long a request waits for what plugins report about themselves.
+const describeTimeout = time.Second
+
+// pluginProcesses returns the plugins of the agent. Plugins without a process are not started.
+func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
+	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
+	defer cancel()
+	plugins, fingerprints := r.agent.Plugins(), pluginstatus.Fingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
+	processes := make([]pluginstatus.Process, len(plugins))
+	var described sync.WaitGroup
+	running := make(map[int]bool)
+	for i, p := range plugins {
+		processes[i] = pluginstatus.NewProcess(p, fingerprints)
+		if p.PID == 0 || p.Serves.Name == "" || p.SupersededBy != "" {
+			continue
+		}
+		running[p.PID] = true
+		described.Go(func() {
+			if d := r.describePlugin(ctx, p); d != nil {
+				processes[i].AddDescription(d, os.Geteuid() == 0)
+			}
+		})
+	}
+	described.Wait()
+	r.descriptions.Range(func(pid, _ any) bool {
+		if !running[pid.(int)] {
+			r.descriptions.Delete(pid)
+		}
+		return true
+	})
+	return processes
+}
+
+// describePlugin returns what a plugin reports about itself, or nil if it does not answer. Each process is called once,
+// because commands read the configuration of the agent often, and a call wakes an idle plugin.
+func (r *runningAgent) describePlugin(ctx context.Context, p supervisor.Plugin) *supervisor.Description {
+	if known, ok := r.descriptions.Load(p.PID); ok {
+		return known.(*supervisor.Description)
+	}
+	d, err := r.agent.DescribePlugin(ctx, p.Serves)
+	if err != nil {
+		return nil
+	}
+	r.descriptions.Store(p.PID, d)
+	return d
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
@@ -27,7 +26,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		default:
 			continue
 		}
-		row := pluginstatus.NewPlugin(p, supervisor.DriverInfo{})
+		row := pluginstatus.NewPlugin(p, pluginstatus.Fingerprints{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
 		if p.Hook == nil {
 			h.Description = row.Note

@@ -41,6 +41,8 @@ type runningAgent struct {
 
 	mu     sync.Mutex
 	config *config.Config // replaced as a whole by a reload, never modified
+
+	descriptions sync.Map // *supervisor.Description by the pid of the plugin process, which cannot change it
 }
 
 // currentConfig returns the current configuration.

@@ -226,7 +226,7 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
 	}
-	for _, h := range pluginstatus.ReadHooks(c, "") {
+	for _, h := range pluginstatus.Read(c).Hooks {
 		if slices.Contains(h.Allocs, alloc.ID) {
 			names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
 		}

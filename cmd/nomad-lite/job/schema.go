@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,14 +75,9 @@ func printSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) 
 	return nil
 }
 
-// pluginTimeout is longer than the launch timeout of a plugin.
-const pluginTimeout = 90 * time.Second
-
 // readDriverSchemas returns the schemas of all drivers of an agent, and the errors of plugins that cannot be started.
 func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemas map[string]*hclspec.Spec, pluginErrs []error) {
-	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
-	defer cancel()
-	if err := errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx)); err != nil {
+	if err := localplugins.WaitPlugins(ctx, a); err != nil {
 		pluginErrs = append(pluginErrs, err)
 	}
 	schemas = make(map[string]*hclspec.Spec)

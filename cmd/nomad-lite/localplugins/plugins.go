@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -161,6 +162,17 @@ func (p Plugins) AllNames() []string {
 		}
 	}
 	return names
+}
+
+// launchTimeout is longer than the launch timeout of a plugin.
+const launchTimeout = 90 * time.Second
+
+// WaitPlugins blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no error.
+// It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
+func WaitPlugins(ctx context.Context, a *agent.Agent) error {
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	return errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx))
 }
 
 // RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the

@@ -11,26 +11,29 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/devices"
 )
 
 const inspectHelp = `Start a plugin, and show what it reports about itself: its type, name and version,
-the capabilities of a driver or the hook points of a hook, and the schemas of its
-plugin block and of the config block of a task (for a hook: of lite_hook_NAME in
-meta).
+the capabilities of a driver, the hook points of a hook or the devices of a device
+plugin, and the schemas of its plugin block and of the config block of a task (for a
+hook: of lite_hook_NAME in meta).
 
-The argument is the name of a driver or hook, builtin or in the plugin directory; or
-the path of a file, with a slash: ./NAME for a file in this directory.
+The argument is the name of a driver, hook or device plugin, builtin or in the plugin
+directory; or the path of a file, with a slash: ./NAME for a file in this directory.
 
 In a schema each argument has its type in place of a value. With -json a schema has
 the form of the messages in hclspec/specpb/hcl_spec.proto.
@@ -121,9 +124,7 @@ func selectFile(local *localplugins.Plugins, file string) (string, error) {
 // describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin that find
 // accepts. If the plugin has rejected its configuration, describePlugin returns both an error and what is known.
 func describePlugin(ctx context.Context, a *agent.Agent, target string, find func(supervisor.Plugin) bool) (*inspectedPlugin, error) {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	if err := errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx)); err != nil {
+	if err := localplugins.WaitPlugins(ctx, a); err != nil {
 		return nil, err
 	}
 	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.Plugin) bool { return !find(p) })
@@ -146,7 +147,12 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 	if err != nil {
 		return nil, err
 	}
-	return newInspectedPlugin(plugin.Path, d), nil
+	p := newInspectedPlugin(plugin.Path, d)
+	if d.Info.Type == base.TypeDevice {
+		groups := slices.DeleteFunc(a.DeviceGroups(), func(g supervisor.DeviceGroup) bool { return g.Plugin != d.Info.Name })
+		p.Devices = devices.NodeResources(groups)
+	}
+	return p, nil
 }
 
 // rankPlugin returns a lower number for a plugin that is more useful to inspect, of several with one name.
@@ -166,15 +172,16 @@ type inspectedPlugin struct {
 	Name         string
 	Version      string
 	APIVersions  []string
-	Path         string              `json:",omitempty"` // empty for a builtin
-	Capabilities *driverCapabilities `json:",omitempty"`
-	Hook         *hookCapabilities   `json:",omitempty"`
+	Path         string                    `json:",omitempty"` // empty for a builtin
+	Capabilities *driverCapabilities       `json:",omitempty"`
+	Hook         *hookCapabilities         `json:",omitempty"`
+	Devices      []*api.NodeDeviceResource `json:",omitempty"` // devices that a device plugin has found
 
 	// ConfigSchema is the schema of the plugin block; nil means that a plugin block has no config.
 	ConfigSchema *hclspec.Spec
-	// TaskSchema is the schema of the config block of a driver's task; nil for a hook.
+	// TaskSchema is the schema of the config block of a driver's task; nil for other types.
 	TaskSchema *hclspec.Spec `json:",omitempty"`
-	// AttachmentSchema is the schema of a hook's lite_hook_NAME; nil for a driver.
+	// AttachmentSchema is the schema of a hook's lite_hook_NAME; nil for other types.
 	AttachmentSchema *hclspec.Spec `json:",omitempty"`
 }
 
@@ -258,6 +265,9 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 			t.Row(point.Name, cmp.Or(point.Timeout, "default"))
 		}
 		page.Table(t)
+	}
+	if len(p.Devices) > 0 {
+		tables.PrintNodeDevices(page, p.Devices, nil)
 	}
 	printSchema(page, "Configuration Schema", p.ConfigSchema)
 	if p.Hook != nil {

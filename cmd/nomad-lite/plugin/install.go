@@ -81,9 +81,7 @@ func startOnce(ctx context.Context, local localplugins.Plugins, name string) (*p
 	var found *pluginstatus.Plugin
 	var err error
 	runErr := localplugins.RunWithAgent(ctx, local, []string{name}, func(a *agent.Agent) {
-		limited, cancel := context.WithTimeout(ctx, readyTimeout)
-		defer cancel()
-		err = errors.Join(a.WaitReady(limited), a.WaitAllPlugins(limited))
+		err = localplugins.WaitPlugins(ctx, a)
 		for _, row := range pluginRows(a) {
 			if row.Name == name && row.Path != "" {
 				found = row

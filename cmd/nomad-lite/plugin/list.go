@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -72,9 +71,6 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	return rows, a.Close()
 }
 
-// readyTimeout is longer than the launch timeout of a plugin.
-const readyTimeout = 90 * time.Second
-
 // waitPluginsReady waits until the plugins have launched, and after a while prints those that are
 // missing. It returns an error only when ctx ends.
 func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
@@ -86,16 +82,14 @@ func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error
 			fmt.Fprintf(s.Err, "Waiting for plugin %q\n", row.Name)
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	_ = a.WaitAllPlugins(limited) // a plugin that has not launched is no error: the list shows its state
+	_ = localplugins.WaitPlugins(ctx, a) // a plugin that has not launched is no error: the list shows its state
 	return ctx.Err()
 }
 
 func pluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
-	drivers := a.Drivers()
+	fingerprints := pluginstatus.Fingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
 	for _, p := range a.Plugins() {
-		rows = append(rows, pluginstatus.NewPlugin(p, drivers[p.Serves.Name]))
+		rows = append(rows, pluginstatus.NewPlugin(p, fingerprints))
 	}
 	return rows
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
 )
 
-const statusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks of the agent,
-and the CSI plugins if there are any; or one of them, with its process, how often the
-process was started again, and the calls to it. To see which plugins there are on this machine,
-without an agent: nomad-lite plugin list.
+const statusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks and device plugins of
+the agent, and the CSI plugins if there are any; or one of them, with its process, how often the
+process was started again, its capabilities with their effect on this machine, its schemas, and
+the calls to it. To see which plugins there are on this machine, without an agent: nomad-lite
+plugin list. To see one of them, without an agent: nomad-lite plugin inspect.
 
 Exit codes: 0, or 1 when there is no such plugin.`
 
@@ -72,11 +73,11 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		return apiclient.WrapError("list CSI plugins", err)
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
-	hooks := pluginstatus.ReadHooks(c, name)
-	processes := pluginstatus.ReadProcesses(c)
+	report := pluginstatus.Read(c)
 	if name != "" {
-		processes = pluginstatus.Named(processes, name)
+		report = report.Named(name)
 	}
+	hooks, processes := report.Hooks, report.Processes
 	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
 		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", name)
 	}
@@ -111,6 +112,10 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		p.Table(pluginstatus.HookTable(hooks))
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
+	}
+	if t := pluginstatus.DeviceTable(processes); name == "" && t != nil {
+		p.Section("Device plugins")
+		p.Table(t)
 	}
 	if name != "" {
 		for _, process := range processes {

@@ -1,13 +1,8 @@
 package pluginstatus
 
 import (
-	"encoding/json"
-	"slices"
 	"strings"
 
-	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
@@ -32,24 +27,6 @@ type HookRule struct {
 	Timeout string `json:",omitempty"`
 	Matches bool   // the block has a match block
 	Place   string
-}
-
-// ReadHooks returns the hooks of the agent, or only the hook with this name. It returns
-// none for an agent without hook support.
-func ReadHooks(c *api.Client, name string) []Hook {
-	self, err := apiclient.ReadAgentSelf(c)
-	if err != nil {
-		return nil
-	}
-	text, err := json.Marshal(self.Config["Hooks"])
-	if err != nil {
-		return nil
-	}
-	var hooks []Hook
-	if json.Unmarshal(text, &hooks) != nil {
-		return nil
-	}
-	return slices.DeleteFunc(hooks, func(h Hook) bool { return name != "" && h.Name != name })
 }
 
 // HookTable returns a table with one line per hook.

@@ -1,6 +1,7 @@
 package pluginstatus
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -13,6 +14,7 @@ type Plugin struct {
 	Name    string
 	Driver  string `json:",omitempty"`
 	Hook    string `json:",omitempty"`
+	Device  string `json:",omitempty"` // name of a device plugin
 	Version string
 	Health  string
 	Path    string `json:",omitempty"`
@@ -20,23 +22,36 @@ type Plugin struct {
 	Failed  bool   `json:"-"`
 }
 
-// TypeAndName returns the type and the name of the driver or hook that the plugin serves.
+// TypeAndName returns the type and the name of the driver, hook or device plugin.
 func (r *Plugin) TypeAndName() string {
 	switch {
 	case r.Hook != "":
 		return "hook " + r.Hook
 	case r.Driver != "":
 		return "driver " + r.Driver
+	case r.Device != "":
+		return "device " + r.Device
 	}
 	return ""
 }
 
-// NewPlugin describes a plugin. info is the fingerprint of its driver.
-func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
+// Fingerprints are the latest fingerprints of all plugins.
+type Fingerprints struct {
+	Drivers map[string]supervisor.DriverInfo // by name of the driver
+	Devices []supervisor.DeviceGroup
+}
+
+// NewPlugin describes a plugin.
+func NewPlugin(p supervisor.Plugin, fingerprints Fingerprints) *Plugin {
 	row := &Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
-	if p.Serves.Type == base.TypeHook {
+	var info supervisor.DriverInfo
+	switch p.Serves.Type {
+	case base.TypeHook:
 		row.Hook = p.Serves.Name
-	} else {
+	case base.TypeDevice:
+		row.Device, row.Note = p.Serves.Name, formatDevices(p.Serves.Name, fingerprints.Devices)
+	default:
+		info = fingerprints.Drivers[p.Serves.Name]
 		row.Driver, row.Note = p.Serves.Name, info.Description
 	}
 	switch {
@@ -50,6 +65,10 @@ func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
 		row.Health, row.Note = "healthy", formatHookPoints(p.Hook)
 	case p.Serves.Name == "":
 		row.Health, row.Note = HealthStarting, "has not answered yet"
+	case row.Device != "" && !p.StateKnown:
+		row.Health, row.Note = HealthStarting, "has not reported its devices yet"
+	case row.Device != "":
+		row.Health = "healthy"
 	case !info.Detected:
 		row.Health = "undetected"
 	case !info.Healthy:
@@ -65,6 +84,31 @@ const (
 	HealthStarting = "starting"
 	healthFailed   = "failed"
 )
+
+// formatDevices returns the number of devices in each group of a device plugin.
+func formatDevices(plugin string, groups []supervisor.DeviceGroup) string {
+	var counts []string
+	for _, g := range groups {
+		if g.Plugin != plugin {
+			continue
+		}
+		text := fmt.Sprintf("%s: %d", g.ID, len(g.Devices))
+		unhealthy := 0
+		for _, d := range g.Devices {
+			if !d.Healthy {
+				unhealthy++
+			}
+		}
+		if unhealthy > 0 {
+			text += fmt.Sprintf(" (%d unhealthy)", unhealthy)
+		}
+		counts = append(counts, text)
+	}
+	if len(counts) == 0 {
+		return "has found no devices"
+	}
+	return strings.Join(counts, ", ")
+}
 
 // formatHookPoints returns the hook points at which a hook is called.
 func formatHookPoints(d *hook.Description) string {

@@ -1,13 +1,9 @@
 package pluginstatus
 
 import (
-	"encoding/json"
-	"slices"
+	"cmp"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
@@ -18,21 +14,28 @@ import (
 type Process struct {
 	Name      string // name of the file or the builtin
 	State     string // "healthy", "failed", "starting", …
-	Type      string // "driver" or "hook"; empty until the plugin has reported it
-	Serves    string // name of the driver or hook; empty until the plugin has reported it
+	Type      string // "driver", "hook" or "device"; empty until the plugin has reported it
+	Serves    string // name of the driver, hook or device plugin; empty until the plugin has reported it
 	Version   string
 	Path      string // empty for a builtin
 	PID       int    // 0 if no process runs
 	StartedAt time.Time
 	Restarts  int    // number of its processes that have exited under this agent
 	Error     string `json:",omitempty"` // why no process runs
+	Devices   string `json:",omitempty"` // numbers of the devices of a device plugin
 	Calls     []base.MethodStats
+
+	// Capabilities are those of a driver. They and the schemas are empty unless a process runs and has answered.
+	Capabilities []Capability `json:",omitempty"`
+	ConfigSchema string       `json:",omitempty"` // what a plugin block accepts, in the form of HCL
+	TaskSchema   string       `json:",omitempty"` // what the config block of a driver's task accepts
 }
 
-// NewProcess describes the process of a plugin. info is the fingerprint of its driver.
-func NewProcess(p supervisor.Plugin, info supervisor.DriverInfo) Process {
+// NewProcess describes the process of a plugin.
+func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) Process {
+	row := NewPlugin(p, fingerprints)
 	described := Process{
-		Name: p.Name, State: NewPlugin(p, info).Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
+		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
 		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
 	}
 	if p.Serves.Name != "" {
@@ -40,30 +43,34 @@ func NewProcess(p supervisor.Plugin, info supervisor.DriverInfo) Process {
 	}
 	if p.Err != nil {
 		described.Error = p.Err.Error()
+	} else if row.Device != "" {
+		described.Devices = row.Note
 	}
 	return described
 }
 
-// ReadProcesses returns the plugins of the agent. It returns none for an agent of Nomad.
-func ReadProcesses(c *api.Client) []Process {
-	self, err := apiclient.ReadAgentSelf(c)
-	if err != nil {
-		return nil
+// AddDescription adds what a plugin reports about itself. root means that the agent is root.
+func (p *Process) AddDescription(d *supervisor.Description, root bool) {
+	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
+	if d.Capabilities != nil {
+		p.Capabilities = NewCapabilities(d.Capabilities, root)
 	}
-	text, err := json.Marshal(self.Config["Plugins"])
-	if err != nil {
-		return nil
-	}
-	var processes []Process
-	if json.Unmarshal(text, &processes) != nil {
-		return nil
-	}
-	return slices.DeleteFunc(processes, func(p Process) bool { return p.State == "" })
 }
 
-// Named returns the plugins that serve the driver or hook with this name, or whose file has this name.
-func Named(processes []Process, name string) []Process {
-	return slices.DeleteFunc(slices.Clone(processes), func(p Process) bool { return p.Name != name && p.Serves != name })
+// DeviceTable returns a table of the device plugins, or nil if there are none.
+func DeviceTable(processes []Process) *output.Table {
+	t := output.NewTable("Plugin", "Version", "State", "Devices or Message")
+	found := false
+	for _, p := range processes {
+		if p.Type == base.TypeDevice.String() {
+			found = true
+			t.Row(p.Serves, p.Version, output.StatusCell(p.State), cmp.Or(p.Error, p.Devices))
+		}
+	}
+	if !found {
+		return nil
+	}
+	return t
 }
 
 // UnusableTable returns a table of the plugins whose driver or hook is unknown, because they have not started. It
@@ -84,7 +91,15 @@ func UnusableTable(processes []Process) *output.Table {
 	return t
 }
 
-// PrintProcess shows the process of a plugin and its calls.
+// printSchema shows a schema in the form of HCL, unless it is empty.
+func printSchema(page *output.Page, title, schema string) {
+	if schema != "" {
+		page.Section(title)
+		page.Lines(schema)
+	}
+}
+
+// PrintProcess shows the process of a plugin, its capabilities, its schemas and its calls.
 func PrintProcess(page *output.Page, p Process) {
 	rows := output.Pairs{{"Plugin", p.Name}, {"Version", p.Version}}
 	if p.Path != "" {
@@ -98,8 +113,14 @@ func PrintProcess(page *output.Page, p Process) {
 	} else {
 		rows = append(rows, output.Pairs{{"PID", p.PID}, {"Started", output.FormatTimestamp(p.StartedAt) + " (" + output.FormatDuration(time.Since(p.StartedAt)) + " ago)"}}...)
 	}
+	if p.Devices != "" {
+		rows = append(rows, output.Pairs{{"Devices", p.Devices}}...)
+	}
 	page.Section("Process")
 	page.Pairs(append(rows, output.Pairs{{"Restarts", p.Restarts}}...))
+	printCapabilities(page, p.Capabilities)
+	printSchema(page, "Configuration Schema", p.ConfigSchema)
+	printSchema(page, "Task Schema", p.TaskSchema)
 	if len(p.Calls) == 0 {
 		return
 	}
