@@ -21,7 +21,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/clock"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
@@ -290,7 +289,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			CheckResults: a.store,
 			Hooks:        a.plugins.hookPlugins,
 			Host: allocrunner.HostResources{
-				Cgroups:  cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
+				Cgroups:  cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
 				Networks: a.networks,
 				Devices:  a.plugins.devices,
 				Users:    a.users,

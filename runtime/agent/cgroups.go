@@ -1,20 +1,39 @@
 package agent
 
 import (
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// cgroupsByDriver returns a function that selects the cgroup tree for the tasks of a driver. For builtin
-// drivers the function returns nil, because these drivers create cgroups themselves in less time.
-func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string) hooks.CgroupManager {
-	return func(driver string) hooks.CgroupManager {
+// cgroupsByDriver returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
+// without reserved cores the function returns nil, because these drivers create cgroups themselves in less
+// time.
+func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) hooks.CgroupManager {
+	return func(driver string, cores int) hooks.CgroupManager {
 		for _, p := range plugins() {
-			if p.Builtin && p.Name == driver && p.SupersededBy == "" {
+			if cores == 0 && p.Builtin && p.Name == driver && p.SupersededBy == "" {
 				return nil
 			}
 		}
 		return tree
 	}
+}
+
+// openCgroups returns the cgroup tree of this machine, and logs the reason if it has none for tasks.
+func openCgroups(host fingerprint.Host, logger hclog.Logger) *cgroup.Hierarchy {
+	var cores []int // nil means all
+	if len(host.ReservedCores) > 0 {
+		for _, core := range host.ReservableCores {
+			cores = append(cores, int(core))
+		}
+	}
+	tree := cgroup.Open(cores)
+	if reason := tree.UnavailableReason(); reason != "" {
+		logger.Info("drivers get no cgroups from the agent", "reason", reason)
+	}
+	return tree
 }

@@ -68,9 +68,9 @@ type Config struct {
 // HostResources are the resources of the host that tasks get besides their directories. Each field
 // may be nil: the host has none of these.
 type HostResources struct {
-	// Cgroups returns the cgroups for the tasks of a driver, nil if the driver creates the cgroup
-	// itself.
-	Cgroups  func(driver string) hooks.CgroupManager
+	// Cgroups returns the cgroups for a task with a driver and a number of reserved cores, nil if the
+	// driver creates the cgroup itself.
+	Cgroups  func(driver string, cores int) hooks.CgroupManager
 	Networks hooks.NetworkManager
 	Devices  hooks.DeviceReserver // reserves the devices of tasks
 	Users    hooks.UserPool       // user ids for tasks that name no user

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -692,11 +693,14 @@ type recordingCgroups struct {
 	err   error
 }
 
-func (c *recordingCgroups) Make(allocID, task string) (string, error) {
+func (c *recordingCgroups) Make(allocID, task string, cores int) (cgroup.Group, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "make "+task)
-	return "/cgroup/" + allocID + "." + task, c.err
+	if c.err != nil {
+		return cgroup.Group{}, c.err
+	}
+	return cgroup.Group{Path: "/cgroup/" + allocID + "." + task, CPUs: strings.Repeat("7", cores)}, nil
 }
 
 func (c *recordingCgroups) Remove(_, task string) error {
@@ -706,13 +710,45 @@ func (c *recordingCgroups) Remove(_, task string) error {
 	return nil
 }
 
+// A task gets its reserved cores, and does not start if they cannot be reserved.
+func TestReservedCores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := &recordingCgroups{}
+		a := startAgent(t, parseJob(t, job("service", "task \"web\" {\n driver = \"fake\"\n resources {\n cores = 2\n }\n}")), func(c *Config) {
+			c.Host.Cgroups = func(_ string, cores int) hooks.CgroupManager {
+				wantEqual(t, "cores", cores, 2)
+				return groups
+			}
+		})
+		a.advance(time.Second)
+		config := a.drivers.lastConfig("web")
+		wantEqual(t, "cpuset", config.Resources.Linux.CpusetCpus, "77")
+		wantEqual(t, "environment", config.Env["NOMAD_CPU_CORES"], "77")
+		groups.mu.Lock()
+		groups.err = errors.New("all cores are reserved")
+		groups.mu.Unlock()
+		if err := a.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		a.advance(time.Second)
+		wantEqual(t, "state", a.taskState("web").State, "pending")
+		groups.mu.Lock()
+		groups.err = nil
+		groups.mu.Unlock()
+		a.advance(time.Minute)
+		wantEqual(t, "state", a.taskState("web").State, "running")
+		a.Stop()
+		a.wait()
+	})
+}
+
 // A task whose driver does not create cgroups gets a cgroup from the host at each start. The host
 // removes the cgroup after the end of the task, but not when the agent ends.
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.Cgroups = func(driver string) hooks.CgroupManager {
+			c.Host.Cgroups = func(driver string, _ int) hooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
@@ -743,7 +779,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.Cgroups = func(string) hooks.CgroupManager { return nil }
+			c.Host.Cgroups = func(string, int) hooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
 		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")

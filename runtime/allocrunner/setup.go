@@ -121,8 +121,12 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 		return taskDirOptions(runner, t, b.limits)
 	}, runner.EmitEvent, b.logger)})
 	if b.config.Host.Cgroups != nil {
-		if groups := b.config.Host.Cgroups(t.Driver); groups != nil {
-			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})
+		cores := 0
+		if t.Resources != nil {
+			cores = valueOrZero(t.Resources.Cores)
+		}
+		if groups := b.config.Host.Cgroups(t.Driver, cores); groups != nil {
+			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
 		}
 	}
 	if factory := b.config.Hooks; factory != nil {

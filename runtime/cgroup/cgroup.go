@@ -31,62 +31,172 @@ var v1Controllers = []string{"freezer", "cpu", "memory"}
 
 // Hierarchy is the cgroup hierarchy of tasks. Its methods may be called concurrently.
 type Hierarchy struct {
-	version    Version
-	mountPoint string
+	version           Version
+	unavailableReason string // reason for NoCgroups
+	mountPoint        string
+	basePath          string // cgroup of version 2 that has the slices of tasks: the mount point, or a delegated cgroup
+	cores             []int  // cores that tasks can use; nil means all
 
-	mu sync.Mutex // mu is held while parents are created and removed
+	mu sync.Mutex // mu is held while parents are created and removed, and while cores are assigned
 }
 
-// Open detects the cgroups of this machine.
-func Open() *Hierarchy {
-	return &Hierarchy{version: detectVersion(mountPoint), mountPoint: mountPoint}
+// Open detects the cgroups of this machine. cores are the cores that tasks can use; nil means all.
+func Open(cores []int) *Hierarchy {
+	t := detect(mountPoint)
+	t.cores = cores
+	return t
 }
 
-// detectVersion applies the rules of the official drivers: without root, or without one of the
-// controllers, it returns None.
-func detectVersion(mount string) Version {
+// detect applies the rules of the official drivers, and finds delegated cgroups of version 2 for
+// an agent that is not root.
+func detect(mount string) *Hierarchy {
+	none := func(reason string) *Hierarchy {
+		return &Hierarchy{unavailableReason: reason, mountPoint: mount}
+	}
 	var fs unix.Statfs_t
-	if os.Geteuid() != 0 || unix.Statfs(mount, &fs) != nil {
-		return NoCgroups
+	if err := unix.Statfs(mount, &fs); err != nil {
+		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
 	}
 	switch fs.Type {
 	case unix.TMPFS_MAGIC:
-		return V1
-	case unix.CGROUP2_SUPER_MAGIC:
-		text, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
-		available := strings.Fields(string(text))
-		if err != nil || slices.ContainsFunc(v2Controllers, func(c string) bool { return !slices.Contains(available, c) }) {
-			return NoCgroups
+		if os.Geteuid() != 0 {
+			return none("only root can make cgroups of version 1")
 		}
-		return V2
+		return &Hierarchy{version: V1, mountPoint: mount}
+	case unix.CGROUP2_SUPER_MAGIC:
+		if os.Geteuid() != 0 {
+			base, reason := findDelegated(mount)
+			if base == "" {
+				return none(reason)
+			}
+			return &Hierarchy{version: V2, mountPoint: mount, basePath: base}
+		}
+		available, err := readControllers(mount)
+		if err != nil {
+			return none(err.Error())
+		}
+		for _, c := range v2Controllers {
+			if !slices.Contains(available, c) {
+				return none(fmt.Sprintf("the controller %q is not available in %s", c, mount))
+			}
+		}
+		return &Hierarchy{version: V2, mountPoint: mount, basePath: mount}
 	}
-	return NoCgroups
+	return none("there is no cgroup file system at " + mount)
 }
 
-// Make makes the cgroups of a task, unless they exist, and returns the cgroup for the task's
-// driver: empty if the machine has none.
-func (t *Hierarchy) Make(allocID, task string) (string, error) {
-	if t.version == NoCgroups || !isPathElement(allocID, task) {
-		return "", nil
+func readControllers(dir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	return strings.Fields(string(text)), err
+}
+
+// findDelegated returns the cgroup that is delegated to the user of the agent: the agent's own, or
+// the one above, which systemd marks if the agent runs in a subgroup (DelegateSubgroup=). If there
+// is none, it returns the reason.
+func findDelegated(mount string) (path, reason string) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err.Error()
+	}
+	own := ""
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			own = path
+		}
+	}
+	if own == "" || own == "/" {
+		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"
+	}
+	dir := filepath.Join(mount, own)
+	above := filepath.Dir(dir)
+	if n, err := unix.Getxattr(above, "user.delegate", make([]byte, 1)); err == nil && n == 1 && isWritable(above) {
+		return above, ""
+	}
+	if !isWritable(dir) {
+		return "", fmt.Sprintf("the agent is not root, and its cgroup %s is not delegated to it: start it in a systemd unit with Delegate=yes", own)
+	}
+	return dir, ""
+}
+
+func isWritable(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
+
+// UnavailableReason returns the reason why this machine has no cgroups for tasks, empty if it has.
+func (t *Hierarchy) UnavailableReason() string { return t.unavailableReason }
+
+// Group is the cgroup of a task.
+type Group struct {
+	Path string // directory for the task's driver; empty if the machine has no cgroups
+	CPUs string // cores that are reserved for the task, like "0,2"; empty if none are
+}
+
+// Make makes the cgroups of a task, unless they exist. If cores is not 0, that number of cores is
+// reserved for the task until Remove, and no other task with a cgroup can use them; a later call
+// returns the same cores. With an error, Path may be set: a delegated cgroup that lacks controllers.
+func (t *Hierarchy) Make(allocID, task string, cores int) (Group, error) {
+	if !isPathElement(allocID, task) {
+		return Group{}, nil
+	}
+	if t.version == NoCgroups {
+		if cores > 0 {
+			return Group{}, fmt.Errorf("cores cannot be reserved: %s", t.unavailableReason)
+		}
+		return Group{}, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.version == V2 {
-		path := t.scopePath(allocID, task)
-		return path, t.makeScope(path)
+		return t.makeV2(allocID, task, cores)
 	}
+	return t.makeV1(allocID, task, cores)
+}
+
+func (t *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
+	slice := shareSlice
+	if cores > 0 {
+		slice = reserveSlice
+	}
+	g := Group{Path: t.scopePath(slice, allocID, task)}
+	made, err := t.makeScope(g.Path)
+	if !made {
+		return Group{}, err
+	}
+	if cores > 0 {
+		if err != nil {
+			return Group{}, fmt.Errorf("cores cannot be reserved: %w", err)
+		}
+		g.CPUs, err = t.reserveCores(g.Path, cores)
+	}
+	return g, errors.Join(err, t.updateShare())
+}
+
+func (t *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
 	for _, tree := range v1Controllers {
 		if t.isMounted(tree) {
 			if err := makeDirs(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
-				return "", err
+				return Group{}, err
 			}
 		}
 	}
 	if !t.isMounted("cpuset") {
-		return "", nil
+		if cores > 0 {
+			return Group{}, errors.New("cores cannot be reserved: the cgroup controller cpuset is not mounted")
+		}
+		return Group{}, nil
 	}
-	share := filepath.Join(t.mountPoint, "cpuset/nomad/share")
-	return share, makeCPUSet(share)
+	g.Path = t.sharePath()
+	if err := makeCPUSet(g.Path); err != nil {
+		return Group{}, err
+	}
+	if cores > 0 {
+		g.Path = filepath.Join(t.reservePath(), allocID+"."+task)
+		if err := makeReservedCPUSet(g.Path); err != nil {
+			return Group{}, err
+		}
+		if g.CPUs, err = t.reserveCores(g.Path, cores); err != nil {
+			return Group{}, err
+		}
+	}
+	return g, t.updateShare()
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
@@ -99,10 +209,16 @@ func (t *Hierarchy) Remove(allocID, task string) error {
 	var errs []error
 	var parentDirs []string // children before parents
 	if t.version == V2 {
-		path := t.scopePath(allocID, task)
-		errs = append(errs, killAndRemove(path))
-		parentDirs = []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))}
+		for _, slice := range []string{reserveSlice, shareSlice} {
+			path := t.scopePath(slice, allocID, task)
+			errs = append(errs, killAndRemove(path))
+			parentDirs = append(parentDirs, filepath.Dir(path))
+		}
+		parentDirs = append(parentDirs, filepath.Dir(parentDirs[0]))
 	} else {
+		reserved := filepath.Join(t.reservePath(), allocID+"."+task)
+		errs = append(errs, killAndRemove(reserved))
+		parentDirs = append(parentDirs, filepath.Dir(reserved))
 		for _, tree := range v1Controllers {
 			if t.isMounted(tree) {
 				path := filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)
@@ -116,7 +232,7 @@ func (t *Hierarchy) Remove(allocID, task string) error {
 	for _, parent := range parentDirs {
 		os.Remove(parent) // the removal fails if the parent has other cgroups
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.updateShare())...)
 }
 
 // isPathElement reports whether the names make a single path element.
@@ -124,8 +240,31 @@ func isPathElement(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
 
-func (t *Hierarchy) scopePath(allocID, task string) string {
-	return filepath.Join(t.mountPoint, "nomad.slice/share.slice", allocID+"."+task+".scope")
+// The slices of version 2, below the slice nomad.slice, for tasks that share cores and for tasks with
+// reserved cores.
+const (
+	shareSlice   = "share.slice"
+	reserveSlice = "reserve.slice"
+)
+
+func (t *Hierarchy) scopePath(slice, allocID, task string) string {
+	return filepath.Join(t.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
+}
+
+// sharePath returns the cgroup whose cpuset limits the tasks that share cores.
+func (t *Hierarchy) sharePath() string {
+	if t.version == V2 {
+		return filepath.Join(t.basePath, "nomad.slice", shareSlice)
+	}
+	return filepath.Join(t.mountPoint, "cpuset/nomad/share")
+}
+
+// reservePath returns the parent of the cgroups with reserved cores.
+func (t *Hierarchy) reservePath() string {
+	if t.version == V2 {
+		return filepath.Join(t.basePath, "nomad.slice", reserveSlice)
+	}
+	return filepath.Join(t.mountPoint, "cpuset/nomad/reserve")
 }
 
 // isMounted reports whether a hierarchy of version 1 is mounted.
@@ -134,18 +273,18 @@ func (t *Hierarchy) isMounted(tree string) bool {
 	return unix.Statfs(filepath.Join(t.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
 }
 
-// makeScope makes a cgroup of version 2 with the controllers.
-func (t *Hierarchy) makeScope(path string) error {
-	share := filepath.Dir(path)
-	wanted := []byte("+" + strings.Join(v2Controllers, " +"))
-	return retryStep(func() error {
-		if err := os.MkdirAll(share, 0o755); err != nil {
+// makeScope makes a cgroup of version 2 with the controllers. In a delegated cgroup, the error may
+// mean that only the controllers are missing: then made is true.
+func (t *Hierarchy) makeScope(path string) (made bool, err error) {
+	slice := filepath.Dir(path)
+	var enableErr error
+	err = retryStep(func() error {
+		if err := os.MkdirAll(slice, 0o755); err != nil {
 			return err
 		}
-		for _, parent := range []string{t.mountPoint, filepath.Dir(share), share} {
-			if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), wanted, 0); err != nil {
-				return fmt.Errorf("hand on controllers: %w", err)
-			}
+		enableErr = t.enableControllers(t.basePath, filepath.Dir(slice), slice)
+		if enableErr != nil && t.basePath == t.mountPoint {
+			return enableErr
 		}
 		// A driver may remove the parents before this call. MkdirAll would recreate them
 		// without controllers.
@@ -154,6 +293,35 @@ func (t *Hierarchy) makeScope(path string) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return false, err
+	}
+	return true, enableErr
+}
+
+// enableControllers enables the controllers for the children of each parent.
+func (t *Hierarchy) enableControllers(parents ...string) error {
+	wanted := v2Controllers
+	if t.basePath != t.mountPoint {
+		available, err := readControllers(t.basePath)
+		if err != nil {
+			return err
+		}
+		wanted = slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(available, c) })
+	}
+	for _, parent := range parents {
+		err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+strings.Join(wanted, " +")), 0)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("enable controllers: %s has processes of its own: with systemd, start the agent in a subgroup (DelegateSubgroup=): %w", parent, err)
+		}
+		if err != nil {
+			return fmt.Errorf("enable controllers: %w", err)
+		}
+	}
+	if missing := len(v2Controllers) - len(wanted); missing > 0 {
+		return fmt.Errorf("only the controllers %q are delegated to %s", wanted, t.basePath)
+	}
+	return nil
 }
 
 func makeDirs(path string) error {
@@ -162,31 +330,48 @@ func makeDirs(path string) error {
 
 // makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which accept no process before
 // their processors and memory nodes are set.
-func makeCPUSet(share string) error {
+func makeCPUSet(path string) error {
 	return retryStep(func() error {
-		for _, dir := range []string{filepath.Dir(share), share} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
+		for _, dir := range []string{filepath.Dir(path), path} {
+			if err := makeFromParent(dir, "cpuset.cpus", "cpuset.mems"); err != nil {
 				return err
-			}
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				own, err := os.ReadFile(filepath.Join(dir, file))
-				if err != nil {
-					return err
-				}
-				if strings.TrimSpace(string(own)) != "" {
-					continue
-				}
-				above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
-				if err != nil {
-					return err
-				}
-				if err := os.WriteFile(filepath.Join(dir, file), above, 0); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
 	})
+}
+
+// makeReservedCPUSet makes a cgroup of the hierarchy cpuset for a task with reserved cores, which
+// are set later.
+func makeReservedCPUSet(path string) error {
+	if err := makeCPUSet(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return retryStep(func() error { return makeFromParent(path, "cpuset.mems") })
+}
+
+// makeFromParent makes a cgroup, and copies the files of its parent that are empty in it.
+func makeFromParent(dir string, files ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, file := range files {
+		own, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(own)) != "" {
+			continue
+		}
+		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), above, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // retryStep retries a step: a driver in another process may remove an empty parent between two steps.

@@ -14,25 +14,54 @@ import (
 // openHierarchy returns the hierarchy of this machine, if the test can make cgroups in it.
 func openHierarchy(t *testing.T) *Hierarchy {
 	t.Helper()
-	tree := Open()
+	tree := Open(nil)
 	if tree.version == NoCgroups {
 		t.Skip("no cgroups can be made here")
 	}
 	id := uuid.NewString()
-	_, err := tree.Make(id, "try")
-	if err != nil {
-		t.Skipf("no cgroups can be made here: %v", err)
-	}
+	_, err := tree.Make(id, "try", 0)
 	if err := tree.Remove(id, "try"); err != nil {
 		t.Fatal(err)
 	}
+	if err != nil {
+		t.Skipf("no cgroups can be made here: %v", err)
+	}
 	return tree
+}
+
+// An agent that is not root makes cgroups in its delegated cgroup. If the agent itself is in it, they
+// have no controllers, and the reason is known.
+func TestDelegatedCgroup(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("is for an agent that is not root")
+	}
+	tree := Open(nil)
+	if tree.version == NoCgroups {
+		if tree.UnavailableReason() == "" {
+			t.Error("no reason")
+		}
+		t.Skip(tree.UnavailableReason())
+	}
+	id := uuid.NewString()
+	group, err := tree.Make(id, "web", 0)
+	if _, statErr := os.Stat(group.Path); group.Path == "" || statErr != nil {
+		t.Errorf("%+v, %v, %v", group, err, statErr)
+	}
+	if _, limitErr := os.Stat(filepath.Join(group.Path, "memory.max")); limitErr != nil && err == nil {
+		t.Errorf("neither controllers nor a reason: %v", limitErr)
+	}
+	if err := tree.Remove(id, "web"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(group.Path); err == nil {
+		t.Errorf("%s is still there", group.Path)
+	}
 }
 
 // taskDirs returns the directories that belong to a single task.
 func (t *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 	if t.version == V2 {
-		return []string{t.scopePath(allocID, task)}
+		return []string{t.scopePath(shareSlice, allocID, task)}
 	}
 	for _, hierarchy := range v1Controllers {
 		if t.isMounted(hierarchy) {
@@ -45,14 +74,15 @@ func (t *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 func TestMakeAndRemove(t *testing.T) {
 	tree := openHierarchy(t)
 	id, other := uuid.NewString(), uuid.NewString()
-	path, err := tree.Make(id, "web")
+	group, err := tree.Make(id, "web", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := tree.Make(id, "web"); again != path || err != nil {
+	path := group.Path
+	if again, err := tree.Make(id, "web", 0); again != group || err != nil {
 		t.Errorf("a second time: %s, %v, want %s", again, err, path)
 	}
-	beside, err := tree.Make(other, "web")
+	besideGroup, err := tree.Make(other, "web", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +120,7 @@ func TestMakeAndRemove(t *testing.T) {
 			t.Errorf("%s is still there", dir)
 		}
 	}
-	for _, dir := range append(tree.taskDirs(other, "web"), beside) {
+	for _, dir := range append(tree.taskDirs(other, "web"), besideGroup.Path) {
 		if _, err := os.Stat(dir); dir != "" && err != nil {
 			t.Errorf("of the other task: %v", err)
 		}
@@ -116,11 +146,11 @@ func TestConcurrentMakeAndRemove(t *testing.T) {
 		wg.Go(func() {
 			for range 5 {
 				id := uuid.NewString()
-				path, err := tree.Make(id, "task")
+				group, err := tree.Make(id, "task", 0)
 				if err != nil {
 					t.Error(err)
 				}
-				if _, err := os.Stat(path); path != "" && err != nil {
+				if _, err := os.Stat(group.Path); group.Path != "" && err != nil {
 					t.Error(err)
 				}
 				if err := tree.Remove(id, "task"); err != nil {
@@ -134,8 +164,8 @@ func TestConcurrentMakeAndRemove(t *testing.T) {
 
 func TestMachineWithoutCgroups(t *testing.T) {
 	none := &Hierarchy{mountPoint: t.TempDir()}
-	if path, err := none.Make("id", "task"); path != "" || err != nil {
-		t.Errorf("without cgroups: %q, %v", path, err)
+	if group, err := none.Make("id", "task", 0); group.Path != "" || err != nil {
+		t.Errorf("without cgroups: %v, %v", group, err)
 	}
 	if err := none.Remove("id", "task"); err != nil {
 		t.Error(err)
@@ -144,8 +174,8 @@ func TestMachineWithoutCgroups(t *testing.T) {
 	// have accepted more of them.
 	some := &Hierarchy{version: V2, mountPoint: t.TempDir()}
 	for _, names := range [][2]string{{"", "task"}, {"id", ""}, {"../id", "task"}, {"id", "a/b"}} {
-		if path, err := some.Make(names[0], names[1]); path != "" || err != nil {
-			t.Errorf("%q: %q, %v", names, path, err)
+		if group, err := some.Make(names[0], names[1], 0); group.Path != "" || err != nil {
+			t.Errorf("%q: %v, %v", names, group, err)
 		}
 	}
 	if left, _ := os.ReadDir(some.mountPoint); len(left) > 0 {
@@ -157,7 +187,7 @@ func TestMachineWithoutCgroups(t *testing.T) {
 func TestRemoveAllocCgroupsOfKilledAgent(t *testing.T) {
 	tree := openHierarchy(t)
 	id := uuid.NewString()
-	if _, err := tree.Make(id, "task"); err != nil {
+	if _, err := tree.Make(id, "task", 0); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

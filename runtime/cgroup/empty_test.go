@@ -20,7 +20,7 @@ func TestEmptyCgroupsAreRemoved(t *testing.T) {
 			tree := openHierarchy(t)
 			id, other := uuid.NewString(), uuid.NewString()
 			for _, alloc := range []string{id, other} {
-				if _, err := tree.Make(alloc, "web"); err != nil {
+				if _, err := tree.Make(alloc, "web", 0); err != nil {
 					t.Fatal(err)
 				}
 				defer tree.Remove(alloc, "web")

@@ -140,9 +140,6 @@ func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 		addUnsupported(at.atPath("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
 	}
 	r.checkIdentities(at, t)
-	if t.Resources != nil {
-		rejectResources(at.atPath("resources"), t.Resources)
-	}
 }
 
 func (r *unsupportedChecker) missingDriverText(name string) string {
@@ -186,11 +183,5 @@ func (r *unsupportedChecker) checkIdentities(at *faultReport, t *api.Task) {
 		if id.Env || id.File {
 			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
 		}
-	}
-}
-
-func rejectResources(r *faultReport, res *api.Resources) {
-	if val(res.Cores) > 0 {
-		addUnsupported(r.atPath("cores"), "cores", "no core would be reserved. Ask for cpu instead")
 	}
 }

@@ -186,7 +186,7 @@ func TestUnsupportedParts(t *testing.T) {
 			f.task.Env, f.task.Meta = map[string]string{"A": "b"}, map[string]string{"a": "b"}
 			f.task.LogConfig = &api.LogConfig{Disabled: new(true)}
 			f.task.RestartPolicy = &api.RestartPolicy{Attempts: new(0)}
-			f.task.Resources = &api.Resources{CPU: new(1), MemoryMaxMB: new(500)}
+			f.task.Resources = &api.Resources{CPU: new(1), MemoryMaxMB: new(500), Cores: new(1)}
 			f.task.DispatchPayload = &api.DispatchPayloadConfig{File: "x"}
 			f.task.Identities = []*api.WorkloadIdentity{{Name: "x"}}
 			f.task.Affinities = []*api.Affinity{{}}
@@ -223,7 +223,6 @@ func TestUnsupportedParts(t *testing.T) {
 		{"a CSI plugin", func(f *jobFixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
 		{"the default identity in a file", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{File: true}} }, "group g task t identity", `identity "default" with env or file`},
 		{"an identity in the environment", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{Name: "x", Env: true}} }, "group g task t identity", `identity "x" with env or file`},
-		{"cores", func(f *jobFixture) { f.task.Resources = &api.Resources{Cores: new(1)} }, "group g task t resources cores", "Ask for cpu instead"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, createsNetwork, "e", "d")

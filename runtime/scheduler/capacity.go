@@ -19,6 +19,7 @@ var resourceDimensions = [...]struct {
 	{"cpu", "MHz", "cpu.usablecompute", 1},
 	{"memory", "MB", "memory.totalbytes", 1 << 20},
 	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
+	{"cores", "cores", "cpu.reservablecores", 1},
 }
 
 // nodeCapacity returns the capacity of a node. A missing attribute means no limit.
@@ -27,7 +28,10 @@ func nodeCapacity(node Node) resourceAmounts {
 	for i, d := range resourceDimensions {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
-			c[i] = n/d.scale - node.Reserved[i]
+			c[i] = n / d.scale
+			if i < len(node.Reserved) {
+				c[i] -= node.Reserved[i]
+			}
 		}
 	}
 	return c
@@ -40,9 +44,27 @@ func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 	}
 }
 
+// coreMHz returns the CPU of one core of a node, 0 if it is not known.
+func coreMHz(node Node) float64 {
+	total, _ := strconv.ParseFloat(node.Attributes["cpu.usablecompute"], 64)
+	cores, _ := strconv.ParseFloat(node.Attributes["cpu.reservablecores"], 64)
+	if cores <= 0 {
+		return 0
+	}
+	return math.Floor(total / cores)
+}
+
+// taskCPU returns the CPU of a task in MHz: that of its reserved cores, if it has some.
+func taskCPU(t *api.Task, coreMHz float64) float64 {
+	if cores := deref(t.Resources.Cores); cores > 0 {
+		return float64(cores) * coreMHz
+	}
+	return float64(*t.Resources.CPU)
+}
+
 // groupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and poststop tasks
 // run one after the other: the result is the maximum over these stages, plus the sidecars.
-func groupDemand(g *api.TaskGroup) resourceAmounts {
+func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 	var prestartDemand, mainDemand, poststopDemand, sidecarDemand resourceAmounts
 	for _, t := range g.Tasks {
 		stage := &mainDemand
@@ -55,7 +77,8 @@ func groupDemand(g *api.TaskGroup) resourceAmounts {
 		case l.Hook == api.TaskLifecycleHookPrestart:
 			stage = &prestartDemand
 		}
-		stage[0] += float64(*t.Resources.CPU)
+		stage[0] += taskCPU(t, coreMHz)
+		stage[3] += float64(deref(t.Resources.Cores))
 		stage[1] += float64(*t.Resources.MemoryMB)
 	}
 	var maxDemand resourceAmounts

@@ -19,6 +19,7 @@ import (
 // safe for concurrent use.
 type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
+	coreMHz                       float64 // CPU of one core
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
 	portHolders                   holders[int]
 	deviceHolders                 holders[deviceInstance]
@@ -68,6 +69,7 @@ func (h *allocReservation) waitsFor(other *allocReservation) bool {
 func NewNodeUsage(node Node) *NodeUsage {
 	r := &NodeUsage{
 		totalResources:          nodeCapacity(node),
+		coreMHz:                 coreMHz(node),
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
 		portHolders:             holders[int]{},
 		deviceHolders:           holders[deviceInstance]{},
@@ -182,7 +184,7 @@ func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
 
 func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
-		h.demand = groupDemand(g)
+		h.demand = groupDemand(g, r.coreMHz)
 	}
 	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) {
 		r.removeReservation(s, a.ID)

@@ -157,7 +157,7 @@ func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation
 	if err := checkDevices(g, p.node); err != nil {
 		return nil, err
 	}
-	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g)); err != nil {
+	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {
 		return nil, err
 	}
 	resources, err := p.assignResources(g)

@@ -337,3 +337,27 @@ func FuzzPlace(f *testing.F) {
 		}
 	})
 }
+
+// A task with reserved cores gets their CPU, and cores are not assigned twice.
+func TestPlaceCores(t *testing.T) {
+	node := testNode()
+	node.Attributes["cpu.reservablecores"], node.Attributes["cpu.usablecompute"] = "4", "8000"
+	place := func(count, cores int) ([]*api.Allocation, error) {
+		return Place(newJobFixture(func(f *jobFixture) {
+			f.group.Count = &count
+			f.task.Resources = &api.Resources{Cores: &cores}
+		}).job, node, testEnv())
+	}
+	allocs, err := place(2, 2)
+	if err != nil || len(allocs) != 2 {
+		t.Fatal(allocs, err)
+	}
+	for _, task := range allocs[0].AllocatedResources.Tasks {
+		if task.Cpu.CpuShares != 4000 {
+			t.Errorf("CPU %d MHz, want 4000", task.Cpu.CpuShares)
+		}
+	}
+	if _, err := place(2, 3); err == nil || !strings.Contains(err.Error(), "exhausted") {
+		t.Errorf("six of four cores: %v", err)
+	}
+}

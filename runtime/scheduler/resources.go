@@ -27,7 +27,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	}
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
-			Cpu:    api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(taskCPU(t, p.nodeUsage.coreMHz))},
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		if p.memoryOversubscription {

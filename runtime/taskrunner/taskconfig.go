@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -26,7 +27,7 @@ type configBuilder struct {
 
 	mu               sync.Mutex
 	output           Output
-	cgroup           string                   // cgroup that the host has created for the driver
+	cgroup           cgroup.Group             // cgroup that the host has created for the driver
 	networkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
 }
 
@@ -36,10 +37,10 @@ func (b *configBuilder) setOutput(o Output) {
 	b.output = o
 }
 
-func (b *configBuilder) setCgroup(path string) {
+func (b *configBuilder) setCgroup(group cgroup.Group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.cgroup = path
+	b.cgroup = group
 }
 
 func (b *configBuilder) setNetworkIsolation(isolation *driver.NetworkIsolation) {
@@ -65,7 +66,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	resources := task.Resources
 	b.mu.Lock()
 	output, networkIsolation := b.output, b.networkIsolation
-	resources.Linux.CpusetCgroup = b.cgroup
+	resources.Linux.CpusetCgroup, resources.Linux.CpusetCpus = b.cgroup.Path, b.cgroup.CPUs
 	b.mu.Unlock()
 	return &driver.TaskConfig{
 		Name:             task.Name,

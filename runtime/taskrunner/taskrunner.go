@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/restart"
@@ -218,9 +219,9 @@ func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event)
 // which is the default.
 func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
 
-// SetCgroup sets the cgroup for the driver's next start of the task. The default is
-// none.
-func (r *Runner) SetCgroup(path string) { r.configBuilder.setCgroup(path) }
+// SetCgroup sets the cgroup for the driver's next start of the task, and the cores that are
+// reserved for it. The default is none.
+func (r *Runner) SetCgroup(group cgroup.Group) { r.configBuilder.setCgroup(group) }
 
 // SetNetworkIsolation sets the network for the driver's next start of the task. The default is
 // nil: the network of the host.

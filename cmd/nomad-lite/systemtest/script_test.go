@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -252,6 +253,11 @@ func scriptCondition(name string) (bool, error) {
 		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
 	case "root":
 		return os.Geteuid() == 0, nil
+	case "cgroup2":
+		_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+		return err == nil, nil
+	case "multicore":
+		return runtime.NumCPU() > 1, nil
 	case "protects":
 		// To lower oom_score_adj, root needs CAP_SYS_RESOURCE, which containers do not have.
 		return exec.Command("/bin/sh", "-c", "echo -1 >/proc/self/oom_score_adj").Run() == nil, nil

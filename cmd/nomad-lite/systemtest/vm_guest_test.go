@@ -59,6 +59,7 @@ var vmSteps = []vmStep{
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},
 	{"agent", []string{"/tests/agent.test", vmSkipSlowFlag}, vmRootCgroup},
 	{"cgroups", []string{"/tests/cgroup.test"}, vmRootCgroup},
+	{"reserved cores", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^(cores|driver_cgroup)$`}, vmRootCgroup},
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegatedCgroup},
 	// This test runs in the virtual machine because a container, in which tests usually run, may be
 	// unable to lower an OOM score.

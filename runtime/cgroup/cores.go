@@ -1,0 +1,141 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+)
+
+// The reserved cores are recorded in the file cpuset.cpus of each cgroup, not in the agent, so that
+// the next agent, or another agent of the machine, respects them.
+
+// reserveCores reserves cores for the task whose cgroup is dir, and returns them. If the cgroup has
+// that number of cores already, it keeps them. The caller holds t.mu.
+func (t *Hierarchy) reserveCores(dir string, count int) (string, error) {
+	taken, own, err := t.reservedCores(dir)
+	if err != nil {
+		return "", err
+	}
+	all, err := t.usableCores()
+	if err != nil {
+		return "", err
+	}
+	free := slices.DeleteFunc(slices.Clone(all), func(core int) bool { return slices.Contains(taken, core) })
+	if len(own) != count || slices.ContainsFunc(own, func(core int) bool { return !slices.Contains(free, core) }) {
+		if len(free) < count {
+			return "", fmt.Errorf("%d cores cannot be reserved: of the cores %s, %s are reserved for other tasks", count, formatCores(all), formatCores(taken))
+		}
+		own = free[:count]
+		if err := os.WriteFile(filepath.Join(dir, "cpuset.cpus"), []byte(formatCores(own)), 0); err != nil {
+			return "", fmt.Errorf("reserve cores: %w", err)
+		}
+	}
+	return formatCores(own), nil
+}
+
+// reservedCores returns the cores that are reserved for the task whose cgroup is dir, and for all
+// other tasks.
+func (t *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
+	entries, err := os.ReadDir(t.reservePath())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		group := filepath.Join(t.reservePath(), e.Name())
+		cores, err := readCores(group, "cpuset.cpus")
+		switch {
+		case errors.Is(err, os.ErrNotExist): // the task has just ended, or the cgroup has no cpuset
+		case err != nil:
+			return nil, nil, err
+		case group == dir:
+			own = cores
+		default:
+			others = append(others, cores...)
+		}
+	}
+	slices.Sort(others)
+	return slices.Compact(others), own, nil
+}
+
+// usableCores returns the cores that tasks can use.
+func (t *Hierarchy) usableCores() ([]int, error) {
+	file := "cpuset.cpus"
+	if t.version == V2 {
+		file = "cpuset.cpus.effective"
+	}
+	cores, err := readCores(filepath.Dir(t.reservePath()), file)
+	if err != nil {
+		return nil, err
+	}
+	if t.cores != nil {
+		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(t.cores, core) })
+	}
+	return cores, nil
+}
+
+// updateShare limits the tasks that share cores to those that are not reserved. If all are
+// reserved, the tasks keep theirs, because a cpuset cannot be empty. The caller holds t.mu.
+func (t *Hierarchy) updateShare() error {
+	current, err := readCores(t.sharePath(), "cpuset.cpus")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // there are no such tasks, or the cgroup has no cpuset
+	}
+	if err != nil {
+		return err
+	}
+	taken, _, err := t.reservedCores("")
+	if err != nil {
+		return err
+	}
+	if t.version == V2 && len(current) == 0 && len(taken) == 0 && t.cores == nil {
+		return nil // an empty list means all cores
+	}
+	free, err := t.usableCores()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the parent was removed together with the last task
+	}
+	if err != nil {
+		return err
+	}
+	free = slices.DeleteFunc(free, func(core int) bool { return slices.Contains(taken, core) })
+	if len(free) == 0 || slices.Equal(free, current) {
+		return nil
+	}
+	err = os.WriteFile(filepath.Join(t.sharePath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("keep tasks off reserved cores: %w", err)
+	}
+	return nil
+}
+
+// readCores returns os.ErrNotExist also for a cgroup that is removed while its file is read.
+func readCores(dir, file string) ([]int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if errors.Is(err, unix.ENODEV) {
+		return nil, os.ErrNotExist
+	}
+	if err != nil {
+		return nil, err
+	}
+	return fingerprint.ParseCPUList(strings.TrimSpace(string(text))), nil
+}
+
+// formatCores returns a list like "0,2,3".
+func formatCores(cores []int) string {
+	texts := make([]string, len(cores))
+	for i, core := range cores {
+		texts[i] = strconv.Itoa(core)
+	}
+	return strings.Join(texts, ",")
+}
