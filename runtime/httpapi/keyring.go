@@ -40,7 +40,7 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, badRequest("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
 	}
 	if time := r.query.Get("publish_time"); time != "" && time != "0" {
-		return nil, badRequest("a key cannot be published before it is used: nothing is signed with it")
+		return nil, badRequest("a key cannot be published before it is used")
 	}
 	key, err := h.store.RotateKeys(r.Context(), full)
 	if errors.Is(err, store.ErrNoKeyFile) {

@@ -1,6 +1,7 @@
 package keyring
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type fileKey struct {
 	Key        []byte // base64 in the file
 	CreateTime time.Time
 	State      api.RootKeyState
+	RSAKey     []byte `json:",omitempty"` // PKCS #1; base64 in the file
 }
 
 // maxFileSize is the size of the largest key file that Load reads, in bytes.
@@ -98,6 +100,11 @@ func parseKeyFile(text []byte) (*Ring, error) {
 			return nil, fmt.Errorf("key %s: %w", id, err)
 		}
 		read.created, read.active = k.CreateTime, k.State == api.RootKeyStateActive
+		if len(k.RSAKey) > 0 {
+			if read.signing, err = x509.ParsePKCS1PrivateKey(k.RSAKey); err != nil {
+				return nil, fmt.Errorf("key %s has no valid RSA key", id) // the error of the parser could quote secrets
+			}
+		}
 		if read.active {
 			active++
 		}
@@ -115,9 +122,13 @@ func parseKeyFile(text []byte) (*Ring, error) {
 func (r *Ring) Save(path string) (err error) {
 	var keyFileContent keyFile
 	for i, meta := range r.Keys() {
-		keyFileContent.Keys = append(keyFileContent.Keys, fileKey{
+		k := fileKey{
 			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].created.UTC(), State: meta.State,
-		})
+		}
+		if signing := r.keys[i].signing; signing != nil {
+			k.RSAKey = x509.MarshalPKCS1PrivateKey(signing)
+		}
+		keyFileContent.Keys = append(keyFileContent.Keys, k)
 	}
 	text, err := json.MarshalIndent(keyFileContent, "", "  ")
 	if err != nil {

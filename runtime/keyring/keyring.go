@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,8 +31,8 @@ type MissingKeyError struct{ KeyID string }
 
 func (e *MissingKeyError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
 
-// Ring is a set of keys. The active key seals, every key opens. A Ring is immutable: its
-// methods may be called concurrently.
+// Ring is a set of keys. The active key seals, every key opens. A key can have an RSA key
+// with the same id, which signs tokens. A Ring is immutable: its methods may be called concurrently.
 type Ring struct{ keys []key }
 
 type key struct {
@@ -40,6 +41,7 @@ type key struct {
 	created time.Time
 	active  bool
 	aead    cipher.AEAD
+	signing *rsa.PrivateKey // nil until WithSigningKey adds it
 }
 
 // New returns a ring with one new key.
@@ -100,6 +102,36 @@ func (r *Ring) Keys() []*api.RootKeyMeta {
 func (r *Ring) Active() *api.RootKeyMeta {
 	keys := r.Keys()
 	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
+}
+
+// SigningKey returns the id of the active key and its RSA key, which is nil if the active key has none.
+func (r *Ring) SigningKey() (id string, signing *rsa.PrivateKey) {
+	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.active })]
+	return k.id.String(), k.signing
+}
+
+// WithSigningKey returns a ring with the same keys, whose active key has this RSA key.
+func (r *Ring) WithSigningKey(signing *rsa.PrivateKey) *Ring {
+	keys := slices.Clone(r.keys)
+	keys[slices.IndexFunc(keys, func(k key) bool { return k.active })].signing = signing
+	return &Ring{keys}
+}
+
+// PublicKey is the public half of an RSA key, with the id of its key.
+type PublicKey struct {
+	KeyID string
+	Key   *rsa.PublicKey
+}
+
+// PublicKeys returns the public halves of all RSA keys, oldest first.
+func (r *Ring) PublicKeys() []PublicKey {
+	var list []PublicKey
+	for _, k := range r.keys {
+		if k.signing != nil {
+			list = append(list, PublicKey{k.id.String(), &k.signing.PublicKey})
+		}
+	}
+	return list
 }
 
 // Seal encrypts bytes with the active key. Only Open with the same place decrypts them.

@@ -2,6 +2,8 @@ package keyring
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"io/fs"
 	"os"
@@ -116,6 +118,32 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
+func TestKeyFileKeepsSigningKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "k")
+	signing, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := New().WithSigningKey(signing).WithNewKey()
+	if _, of := before.SigningKey(); of != nil {
+		t.Error("the new key has the RSA key of the former one")
+	}
+	if err := before.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	after, _, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := after.PublicKeys()
+	if len(public) != 1 || public[0].KeyID != before.Keys()[0].KeyID || !public[0].Key.Equal(&signing.PublicKey) {
+		t.Errorf("public keys %v", public)
+	}
+	if again, err := after.WithoutKey(public[0].KeyID); err != nil || len(again.PublicKeys()) != 0 {
+		t.Errorf("public keys after the key was removed: %v, %v", again.PublicKeys(), err)
+	}
+}
+
 func TestLoadRejectsInvalidFiles(t *testing.T) {
 	secret := strings.Repeat("A", 43) + "="
 	id := "11111111-1111-1111-1111-111111111111"
@@ -125,6 +153,7 @@ func TestLoadRejectsInvalidFiles(t *testing.T) {
 		{"no keys", `{"Keys":[]}`, "0 active keys"},
 		{"two active keys", `{"Keys":[` + active + `,` + active + `]}`, "2 active keys"},
 		{"a short key", strings.Replace(`{"Keys":[`+active+`]}`, secret, "QUFB", 1), "3 bytes, want 32"},
+		{"a damaged RSA key", strings.Replace(`{"Keys":[`+active+`]}`, `"State"`, `"RSAKey":"`+secret+`","State"`, 1), "no valid RSA key"},
 		{"another algorithm", strings.Replace(`{"Keys":[`+active+`]}`, "gcm", "cbc", 1), "must be aes256-gcm"},
 		{"no id", strings.Replace(`{"Keys":[`+active+`]}`, id, "", 1), "no valid id"},
 		{"the id of plain bytes", strings.Replace(`{"Keys":[`+active+`]}`, id, strings.ReplaceAll(id, "1", "0"), 1), "no valid id"},

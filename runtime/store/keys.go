@@ -108,6 +108,17 @@ func (s *Store) warnUnencryptedCopies() {
 	}
 }
 
+// loadedRing returns the keys. The error is a [KeyFileError] or ErrNoKeyFile.
+func (s *sealer) loadedRing() (*keyring.Ring, error) {
+	if err := s.keyFileError(); err != nil {
+		return nil, err
+	}
+	if ring := s.keyring.Load(); ring != nil {
+		return ring, nil
+	}
+	return nil, ErrNoKeyFile
+}
+
 // KeyFileErr returns a [KeyFileError] if variables cannot be written, or nil.
 func (s *Store) KeyFileErr() error { return s.sealer.keyFileError() }
 
@@ -128,18 +139,18 @@ var ErrNoKeyFile = errors.New("this state has no key file")
 
 // Keys returns the metadata of the keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
-	if err := s.KeyFileErr(); err != nil {
+	ring, err := s.sealer.loadedRing()
+	if err != nil {
 		return nil, err
 	}
-	if ring := s.sealer.keyring.Load(); ring != nil {
-		return ring.Keys(), nil
-	}
-	return nil, ErrNoKeyFile
+	return ring.Keys(), nil
 }
 
-// RotateKeys makes a new active key. If full is set, it also seals the records that are already sealed with
-// the new key. If it returns a key and an error, sealing these records has failed, and can be retried.
+// RotateKeys makes a new active key, with an RSA key if the former active key has one. If full is set, it also
+// seals the records that are already sealed with the new key. If it returns a key and an error, sealing these
+// records or making the RSA key has failed, and can be retried.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
+	_, signing, _ := s.sealer.signingKey() // an error is ignored: there is no RSA key then
 	var newKey *api.RootKeyMeta
 	err := s.runExclusive(ctx, func() error {
 		ring := s.sealer.keyring.Load()
@@ -168,6 +179,9 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		}
 		return nil
 	})
+	if err == nil && signing != nil {
+		_, _, err = s.SigningKeys().Active(ctx)
+	}
 	return newKey, err
 }
 
@@ -175,12 +189,9 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 // first seals these records with the active key; records that cannot be opened are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	return s.runExclusive(ctx, func() error {
-		if err := s.KeyFileErr(); err != nil {
+		ring, err := s.sealer.loadedRing()
+		if err != nil {
 			return err
-		}
-		ring := s.sealer.keyring.Load()
-		if ring == nil {
-			return ErrNoKeyFile
 		}
 		remaining, err := ring.WithoutKey(id)
 		if err != nil {

@@ -84,6 +84,8 @@ type sealer struct {
 	sealedErrors      []error                           // errors of records that cannot be opened
 	hasPlainSecrets   bool                              // the file has secrets that are not encrypted yet
 
+	signingKeyMu sync.Mutex // held while an RSA key is made, so that concurrent requests make one
+
 	mu         sync.Mutex
 	keyFileErr error // result of [Store.KeyFileErr]
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rsa"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -503,6 +504,49 @@ func TestTemporaryKeys(t *testing.T) {
 	checkSecrets(t, s)
 	if names, _ := filepath.Glob(filepath.Join(dir, "keyring*")); len(names) > 0 {
 		t.Errorf("files %v", names)
+	}
+}
+
+func TestSigningKey(t *testing.T) {
+	dir := t.TempDir()
+	s := openWithKeys(t, dir)
+	if keys, err := s.SigningKeys().Public(); err != nil || len(keys) != 0 {
+		t.Errorf("before the first request: %v, %v", keys, err)
+	}
+	type result struct {
+		id  string
+		key *rsa.PrivateKey
+		err error
+	}
+	results := make(chan result)
+	for range 4 {
+		go func() {
+			id, key, err := s.SigningKeys().Active(testContext)
+			results <- result{id, key, err}
+		}()
+	}
+	first := <-results
+	for range 3 {
+		if other := <-results; other != first || first.err != nil {
+			t.Errorf("concurrent requests got %v and %v", first.id, other)
+		}
+	}
+	mustSucceed(t, s.Close())
+	s = openWithKeys(t, dir)
+	id, key, err := s.SigningKeys().Active(testContext)
+	if err != nil || id != first.id || !key.Equal(first.key) {
+		t.Errorf("the next agent has key %s, want %s: %v", id, first.id, err)
+	}
+
+	active, err := s.RotateKeys(testContext, false)
+	mustSucceed(t, err)
+	public, err := s.SigningKeys().Public()
+	if err != nil || len(public) != 2 || public[0].KeyID != first.id || public[1].KeyID != active.KeyID {
+		t.Errorf("public keys after a rotation: %v, %v", public, err)
+	}
+	mustSucceed(t, s.RemoveKey(testContext, first.id, true))
+	if public, err := s.SigningKeys().Public(); err != nil || len(public) != 1 {
+		t.Errorf("public keys after the removal: %v, %v", public, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepublish != 0 {
-				return cli.UsageError(cmd, errors.New("-prepublish has no meaning here: nothing is signed with the keys; a new key is used at once"))
+				return cli.UsageError(cmd, errors.New("-prepublish has no meaning here: a new key is used at once"))
 			}
 			c, err := client.Client()
 			if err != nil {
