@@ -51,7 +51,7 @@ var runtimeLayers = [][]string{
 	{"model", "jobspec", "state"},
 	{"store"},
 	{
-		"events", "variables", "scheduler",
+		"events", "variables", "identity", "scheduler",
 		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
 	},
 	{"hooks", "hookplugin"},

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -63,6 +64,10 @@ type Config struct {
 	// The zero value means that there are none.
 	DynamicUsers idrange.Range
 
+	// OIDCIssuer is the address at which other services find the public keys of workload identities. It is the
+	// claim iss of the tokens. It may be empty.
+	OIDCIssuer string
+
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
 	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
@@ -88,6 +93,7 @@ type Agent struct {
 	scheduler        *scheduler.Scheduler
 	allocSync        *localnode.AllocSync
 	node             *localnode.Node
+	identities       *identity.Issuer
 	orphanCleaner    *orphans.Cleaner
 	helperProcesses  *helperProcesses
 	processRetention *processRetention
@@ -156,6 +162,9 @@ func (a *Agent) Store() *store.Store { return a.store }
 
 // Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
+
+// Identities returns the issuer of the tokens of workload identities.
+func (a *Agent) Identities() *identity.Issuer { return a.identities }
 
 // Node returns the node.
 func (a *Agent) Node() *localnode.Node { return a.node }
@@ -247,7 +256,11 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
 	backgroundWG.Go(func() {
-		if err := clock.WatchSteps(ctx, a.scheduler.ClockStepped); err != nil {
+		onStep := func() {
+			a.scheduler.ClockStepped()
+			a.identities.HandleClockStep()
+		}
+		if err := clock.WatchSteps(ctx, onStep); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
 		}
 	})
@@ -288,6 +301,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Services:     a.store,
 			CheckResults: a.store,
 			Hooks:        a.plugins.hookPlugins,
+			Identities:   a.identities,
 			Host: allocrunner.HostResources{
 				Cgroups:  cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
 				Networks: a.networks,

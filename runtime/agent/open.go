@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
@@ -55,12 +56,17 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
 	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirs(), a.host.CPUMHz
-	return a.startPlugins(ctx, nodeID, settings.WithDefaults(a.host.Hostname))
+	settings = settings.WithDefaults(a.host.Hostname)
+	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
+	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
+		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
+	}
+	return a.startPlugins(ctx, nodeID, settings)
 }
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupPrefix}, TemporaryKeys: d.ephemeralState}
+	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupPrefix, identity.RecordPrefix}, TemporaryKeys: d.ephemeralState}
 	if d.ephemeralState {
 		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old state: %w", err)

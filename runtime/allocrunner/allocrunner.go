@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -44,6 +45,7 @@ type Config struct {
 	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host
 	ReportStatus func(StatusUpdate)        // receives each change of the status, one call at a time; should return soon
 	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
+	Identities   *identity.Issuer          // issues the tokens of workload identities; nil issues none
 	Host         HostResources
 	Limits       Limits
 	Logger       hclog.Logger
@@ -235,7 +237,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 		r.samplers[task.Name] = hooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
 	}
 	r.hookBuilder = &hookBuilder{
-		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
+		config: c, limits: limits, dir: r.dir, tasks: r.tasks, envBuilders: r.envBuilders, alloc: r.Alloc, services: r.services, health: r.health,
 		samplers: r.samplers, status: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredHooks: r.restorer.attachments,
 		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
 	}

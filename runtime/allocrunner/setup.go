@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -52,6 +53,7 @@ type hookBuilder struct {
 	limits              Limits
 	dir                 *allocdir.Dir
 	tasks               taskSet
+	envBuilders         *envBuilders
 	alloc               func() *api.Allocation // alloc returns the current version of the allocation
 	services            *allocServices
 	health              *healthTracker
@@ -129,6 +131,7 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
 		}
 	}
+	list = append(list, b.identityHooks(runner, t)...)
 	if factory := b.config.Hooks; factory != nil {
 		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
 	}
@@ -146,6 +149,29 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 	return append(list,
 		hooks.OrderedHook{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
 		hooks.OrderedHook{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})
+}
+
+// identityHooks returns the hooks for the tokens of a task, and for its access to the API.
+func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
+	var list []hooks.OrderedHook
+	alloc := b.config.Alloc
+	if identities := hooks.ExposedIdentities(t); b.config.Identities != nil && len(identities) > 0 {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewIdentity(hooks.IdentityConfig{
+			Issuer: b.config.Identities, Workload: identity.NewWorkload(alloc, t.Name), Identities: identities,
+			WriteFile: func(path string, data []byte) error {
+				return b.dir.WriteTaskFile(t.Name, path, taskDirOptions(runner, t, b.limits), data)
+			},
+			SetTokens: b.envBuilders.tasks[t.Name].SetTokens,
+			Restart: func(ctx context.Context, reason string) error {
+				return ignoreNotRunning(runner.Restart(ctx, model.EventRestartSignal(reason), false))
+			},
+			Signal: func(ctx context.Context, signal, reason string) error {
+				return ignoreNotRunning(runner.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
+			},
+			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
+		})})
+	}
+	return list
 }
 
 // taskDirOptions returns the options for a task directory, based on the driver

@@ -10,7 +10,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const defaultIdentity = "default"
+// NomadAudience is the audience of the default identity, with which a task authenticates to the API.
+const NomadAudience = "nomadproject.io"
+
+// DefaultIdentity is the name of the identity that every task has.
+const DefaultIdentity = "default"
 
 // Canonicalize converts job into the form in which it is stored and run: it fills in
 // defaults, copies attributes that groups and tasks inherit to the group and the task, adds
@@ -127,7 +131,7 @@ func canonicalizeIdentities(t *api.Task) {
 	var otherIdentities []*api.WorkloadIdentity
 	for _, id := range t.Identities {
 		id.ChangeSignal = strings.ToUpper(id.ChangeSignal)
-		if id.Name == "" || id.Name == defaultIdentity {
+		if id.Name == "" || id.Name == DefaultIdentity {
 			t.Identity = id
 		} else {
 			otherIdentities = append(otherIdentities, id)
@@ -137,8 +141,8 @@ func canonicalizeIdentities(t *api.Task) {
 	if t.Identity == nil {
 		t.Identity = &api.WorkloadIdentity{}
 	}
-	t.Identity.Name = defaultIdentity
-	t.Identity.Audience = []string{"nomadproject.io"}
+	t.Identity.Name = DefaultIdentity
+	t.Identity.Audience = []string{NomadAudience}
 	t.Identity.ChangeSignal = strings.ToUpper(t.Identity.ChangeSignal)
 }
 

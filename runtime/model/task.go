@@ -214,7 +214,7 @@ func checkIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	default:
 		r.add("invalid change_mode: %s", id.ChangeMode)
 	}
-	if id.TTL > 0 && id.Name == defaultIdentity {
+	if id.TTL > 0 && id.Name == DefaultIdentity {
 		r.add("ttl for default identity not yet supported")
 	}
 	if id.TTL < 0 {

@@ -172,16 +172,11 @@ var driverAlternatives = map[string]string{
 	"podman": "Its plugin is the program nomad-driver-podman",
 }
 
-// checkIdentities rejects identities whose token the task would expect in its environment or in a
-// file.
+// checkIdentities rejects identities whose tokens would lack claims that the job asks for.
 func (r *unsupportedChecker) checkIdentities(at *faultReport, t *api.Task) {
-	all := t.Identities
-	if t.Identity != nil {
-		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
-	}
-	for _, id := range all {
-		if id.Env || id.File {
-			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
+	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
+		if id != nil && len(id.ExtraClaims) > 0 {
+			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with extra_claims", id.Name), "its tokens would not have these claims. Remove extra_claims")
 		}
 	}
 }

@@ -221,8 +221,9 @@ func TestUnsupportedParts(t *testing.T) {
 		{"a mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
 		{"a secret", func(f *jobFixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
 		{"a CSI plugin", func(f *jobFixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
-		{"the default identity in a file", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{File: true}} }, "group g task t identity", `identity "default" with env or file`},
-		{"an identity in the environment", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{Name: "x", Env: true}} }, "group g task t identity", `identity "x" with env or file`},
+		{"claims of an identity", func(f *jobFixture) {
+			f.task.Identities = []*api.WorkloadIdentity{{Name: "x", ExtraClaims: []string{"a"}}}
+		}, "group g task t identity", `identity "x" with extra_claims`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, createsNetwork, "e", "d")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // taskDirs are the directories in the environment of a task.
@@ -91,6 +92,7 @@ func (in *envInputs) addBuiltinVars(v *layeredVars, d taskDirs) {
 
 	in.addGroupPorts(v)
 	in.addTaskPorts(v)
+	in.addTokens(v, d)
 
 	if t := &in.task; t.Name != "" {
 		v.setVar("NOMAD_TASK_NAME", t.Name)
@@ -99,6 +101,23 @@ func (in *envInputs) addBuiltinVars(v *layeredVars, d taskDirs) {
 		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
 		// Without reserved cores, Nomad sets one space, and scripts compare with it.
 		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
+	}
+}
+
+// TaskAPISocketName is the name of the socket in a task's secrets directory at which the task reaches the API.
+const TaskAPISocketName = "api.sock"
+
+// addTokens sets the variables of workload identities. A task has the address of the API only if it has a token.
+func (in *envInputs) addTokens(v *layeredVars, d taskDirs) {
+	for name, token := range in.tokens {
+		if name == model.DefaultIdentity {
+			v.setVar("NOMAD_TOKEN", token)
+		} else {
+			v.setVar("NOMAD_TOKEN_"+name, token)
+		}
+	}
+	if len(in.tokens) > 0 && d.secrets != "" {
+		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secrets+"/"+TaskAPISocketName)
 	}
 }
 

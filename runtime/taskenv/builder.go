@@ -27,6 +27,7 @@ type envInputs struct {
 	isolation   driver.FSIsolation
 	hostEnv     map[string]string
 	driverPorts map[string]int
+	tokens      map[string]string
 	hookEnvs    []hookEnv
 	templateEnv map[string]string
 }
@@ -73,6 +74,11 @@ func (b *Builder) SetHostEnv(env map[string]string) { b.set(func(in *envInputs) 
 // SetDriverPorts sets the driver's port mapping for the task's own network, by label.
 func (b *Builder) SetDriverPorts(ports map[string]int) {
 	b.set(func(in *envInputs) { in.driverPorts = ports })
+}
+
+// SetTokens sets the tokens that the task gets as variables, by the name of the identity.
+func (b *Builder) SetTokens(tokens map[string]string) {
+	b.set(func(in *envInputs) { in.tokens = tokens })
 }
 
 // SetHookEnv replaces the variables of one hook; nil removes them. Hooks are ordered by their

@@ -123,6 +123,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		EnvAllowlist:    c.EnvAllowlist,
 		GC:              c.GC,
 		SchedulerGC:     c.SchedulerGC,
+		OIDCIssuer:      c.OIDCIssuer,
 		Plugins:         plugins,
 		Hooks:           c.Hooks,
 		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},

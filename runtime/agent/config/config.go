@@ -44,6 +44,7 @@ type Config struct {
 	HTTPConns     int    // maximum number of open connections per client; 0: no limit
 	SocketGroup   string // members of this group may use the unix socket; empty: none
 	TLS           TLS
+	OIDCIssuer    string // address at which other services find the public keys of workload identities; empty: they do not
 	// HandshakeTimeout is the timeout of a TLS handshake; 0: not set.
 	HandshakeTimeout time.Duration
 	NoTokens         bool // access control is disabled explicitly

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -438,6 +439,7 @@ var serverSettings = map[string]setting{
 	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
 	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
 	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
+	"oidc_issuer":             {set: setOIDCIssuer},
 }
 
 func init() {
@@ -447,7 +449,7 @@ func init() {
 		"enable_event_broker", "enabled_schedulers", "encrypt", "event_buffer_size", "failover_heartbeat_ttl", "heartbeat_grace",
 		"job_default_priority", "job_max_count", "job_max_priority", "job_max_source_size", "job_tracked_versions", "license_path",
 		"license_env", "max_client_disconnect", "max_heartbeats_per_second", "min_heartbeat_ttl", "node_gc_threshold",
-		"node_threshold", "node_window", "non_voting_server", "num_schedulers", "oidc_issuer", "plan_rejection_tracker", "protocol_version",
+		"node_threshold", "node_window", "non_voting_server", "num_schedulers", "plan_rejection_tracker", "protocol_version",
 		"raft_boltdb", "raft_logstore", "raft_multiplier", "raft_protocol", "raft_snapshot_interval", "raft_snapshot_threshold",
 		"raft_trailing_logs", "redundancy_zone", "rejoin_after_leave", "retry_interval", "retry_join", "retry_max",
 		"root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "server_join", "start_join",
@@ -455,6 +457,20 @@ func init() {
 	} {
 		serverSettings[name] = setting{ignoredReason: noServersReason}
 	}
+}
+
+// setOIDCIssuer reads the address at which other services find the public keys of workload identities.
+func setOIDCIssuer(c *Config, i configItem) error {
+	text, err := i.parseString()
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%q is not an address like https://nomad.example.com", text)
+	}
+	c.OIDCIssuer = text
+	return nil
 }
 
 // setLegacyOptions reads the supported entries of the legacy options block.

@@ -1,0 +1,31 @@
+package state
+
+import (
+	"errors"
+	"time"
+)
+
+// TaskTokens are the tokens that were issued to a task, by the name of the identity.
+type TaskTokens map[string]*IdentityToken
+
+// IdentityToken is the token of a workload identity. It is secret.
+type IdentityToken struct {
+	JWT       string
+	KeyID     string // id of the key that has signed the token
+	IssuedAt  time.Time
+	ExpiresAt time.Time // zero means never
+	RenewAt   time.Time // zero means never
+	// ChangePending means that the token was renewed for a running task, and that its file or the
+	// change_mode of the identity may still be missing.
+	ChangePending bool
+}
+
+// CheckRecord returns an error if a token is missing.
+func (t TaskTokens) CheckRecord() error {
+	for _, token := range t {
+		if token == nil || token.JWT == "" || token.IssuedAt.IsZero() {
+			return errors.New("the record of a task's identities lacks a token")
+		}
+	}
+	return nil
+}
