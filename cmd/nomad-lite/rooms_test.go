@@ -54,6 +54,7 @@ var runtimeLayers = [][]string{
 		"events", "variables", "identity", "scheduler",
 		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
 	},
+	{"taskapi"},
 	{"hooks", "hookplugin"},
 	{"taskrunner"},
 	{"allocrunner"},

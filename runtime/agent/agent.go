@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
@@ -94,6 +96,7 @@ type Agent struct {
 	allocSync        *localnode.AllocSync
 	node             *localnode.Node
 	identities       *identity.Issuer
+	taskAPI          *taskapi.Listener
 	orphanCleaner    *orphans.Cleaner
 	helperProcesses  *helperProcesses
 	processRetention *processRetention
@@ -165,6 +168,10 @@ func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
 
 // Identities returns the issuer of the tokens of workload identities.
 func (a *Agent) Identities() *identity.Issuer { return a.identities }
+
+// TaskAPI returns the listener on the sockets at which tasks reach the API. The caller must serve it; the agent
+// closes it.
+func (a *Agent) TaskAPI() net.Listener { return a.taskAPI }
 
 // Node returns the node.
 func (a *Agent) Node() *localnode.Node { return a.node }
@@ -302,6 +309,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			CheckResults: a.store,
 			Hooks:        a.plugins.hookPlugins,
 			Identities:   a.identities,
+			TaskAPI:      a.taskAPI,
 			Host: allocrunner.HostResources{
 				Cgroups:  cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
 				Networks: a.networks,
@@ -399,6 +407,10 @@ func (a *Agent) Close() error {
 		return nil
 	}
 	a.helperProcesses.stopWatchingSockets() // the watch would restore the sockets that the calls below remove
+	var errs []error
+	if a.taskAPI != nil {
+		errs = append(errs, a.taskAPI.Close())
+	}
 	remaining := new(remainingProcesses)
 	if a.helperProcesses.keeper != nil && !a.dataDirectory.ephemeralState {
 		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper)
@@ -407,7 +419,7 @@ func (a *Agent) Close() error {
 		a.plugins.close()
 	}
 	ended, err := a.helperProcesses.close(remaining)
-	errs := []error{err}
+	errs = append(errs, err)
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
 		if a.dataDirectory.ephemeralState {

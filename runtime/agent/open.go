@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 )
 
 // open creates the parts of an agent. Each part may use those created before it.
@@ -60,6 +61,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
+	}
+	if a.taskAPI, err = taskapi.New(); err != nil {
+		return err
 	}
 	return a.startPlugins(ctx, nodeID, settings)
 }

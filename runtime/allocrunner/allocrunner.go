@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -46,6 +47,7 @@ type Config struct {
 	ReportStatus func(StatusUpdate)        // receives each change of the status, one call at a time; should return soon
 	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
 	Identities   *identity.Issuer          // issues the tokens of workload identities; nil issues none
+	TaskAPI      *taskapi.Listener         // serves the API to tasks; nil gives them no socket
 	Host         HostResources
 	Limits       Limits
 	Logger       hclog.Logger

@@ -16,6 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
@@ -170,6 +172,11 @@ func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []ho
 			},
 			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
 		})})
+	}
+	if b.config.TaskAPI != nil {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewTaskAPI(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
+			return b.dir.ListenInSecrets(t.Name, taskenv.TaskAPISocketName, taskDirOptions(runner, t, b.limits))
+		}, b.logger)})
 	}
 	return list
 }

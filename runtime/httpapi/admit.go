@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 )
 
 // statusError is an error with its own status code. Its text is the complete body.
@@ -37,38 +39,44 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
 // read token permits nothing.
 type accessPolicy struct {
 	token, readToken Secret
-	hostNames        []string // accepted host names, besides localhost and any IP address
+	hostNames        []string         // accepted host names, besides localhost and any IP address
+	identities       *identity.Issuer // authenticates tasks; may be nil
 }
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // authorize rejects requests that a client may not send, and reports whether the client is authenticated:
-// other clients may use only the open routes. A client of a unix socket is authenticated by the file mode
-// of the socket.
-func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error) {
-	local := r.Context().Value(unixSocketKey{}) != nil
+// other clients may use only the open routes. A client of the agent's unix socket is authenticated by the file mode
+// of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
+// request has, nil if the rights of the request do not depend on such a token.
+func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
+	local := r.Context().Value(unixSocketKey{}) != nil || isFromTask(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.
 	if !local && r.TLS == nil && !p.isKnownHost(r.Host) {
-		return false, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
+		return false, nil, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
 	}
 	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
 	switch {
 	case !isSameOrigin(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
-		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.isTrusted(r), token, p.isReadOnly(r):
-		return true, nil
-	case publicPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.allowsCORS(r):
-		return false, nil
+		return true, nil, nil
 	}
-	return false, errPermissionDenied
+	if workload := p.authenticateWorkload(r); workload != nil {
+		return true, workload, nil
+	}
+	if !isFromTask(r) && (p.needsNoToken(r.URL.Path) || sendsTokenInSession(r) || isPreflight(r) && p.allowsCORS(r)) {
+		return false, nil, nil
+	}
+	return false, nil, errPermissionDenied
 }
 
 // authenticateConn counts the connection of an authenticated client. If no token is configured, each
 // client that sends a complete request is authenticated: a connection whose request has a body is counted
 // after the body was read.
 func (a *API) authenticateConn(r *request) error {
-	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && r.ContentLength != 0 {
+	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && !isFromTask(r.Request) && r.ContentLength != 0 {
 		r.authenticateConnAfterBody = true
 		return nil
 	}
@@ -122,6 +130,9 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 // isTrusted reports whether a request needs no token. A verified client certificate replaces the
 // token.
 func (p *accessPolicy) isTrusted(r *http.Request) bool {
+	if isFromTask(r) {
+		return false
+	}
 	return p.token == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 

@@ -80,7 +80,7 @@ func (a *API) writeReply(r *request, value any) {
 		return
 	}
 	buffer := bufferPool.Get().(*[]byte)
-	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.readOnly)
+	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.rights.readOnly)
 	defer func() {
 		if *buffer = text; cap(text) <= maxPooledBuffer {
 			bufferPool.Put(buffer)

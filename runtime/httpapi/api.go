@@ -18,10 +18,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
@@ -82,6 +84,8 @@ type Config struct {
 	// ReadToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
 	// nothing.
 	ReadToken Secret
+	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
+	Identities *identity.Issuer
 	// HandshakeTimeout limits a TLS handshake; 0 means five seconds.
 	HandshakeTimeout time.Duration
 	// HostNames are the accepted host names, besides localhost and any IP address.
@@ -108,7 +112,7 @@ type API struct {
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{
-		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames}, logger: logger, variables: variables.New(c.Store, logger),
+		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
 	a.SetTelemetry(Telemetry{})
@@ -138,7 +142,7 @@ func http1Protocol() *http.Protocols {
 	return p
 }
 
-// unixSocketKey marks the context of a request over a unix socket. limitConnKey is the context key of a
+// unixSocketKey marks the context of a request over the unix socket of the agent. limitConnKey is the context key of a
 // request's *limitConn, if its connection is counted.
 type (
 	unixSocketKey struct{}
@@ -162,8 +166,11 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http adds 4 KiB
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if c.LocalAddr().Network() == "unix" {
+			switch c.LocalAddr().Network() {
+			case "unix":
 				ctx = context.WithValue(ctx, unixSocketKey{}, true)
+			case taskapi.Network:
+				ctx = context.WithValue(ctx, taskSocketKey{}, true)
 			}
 			if limited := limitConnOf(c); limited != nil {
 				ctx = context.WithValue(ctx, limitConnKey{}, limited)
@@ -232,7 +239,8 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 		}
 	}()
 	r.limitConn.headerReceived(r.ContentLength != 0)
-	authenticated, err := a.access.authorize(r.Request)
+	authenticated, workload, err := a.access.authorize(r.Request)
+	r.rights.workload = workload
 	if !authenticated {
 		r.discardBody()
 	} else {
@@ -252,17 +260,24 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	switch {
 	case otherMethod && !found:
 		return nil, errInvalidMethod
+	case !found && r.rights.workload != nil:
+		return nil, errPermissionDenied
 	case !found:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.id = id
-	if r.readOnly = a.access.isReadOnly(r.Request); r.readOnly {
+	if r.rights.readOnly = a.access.isReadOnly(r.Request); r.rights.readOnly {
 		if err := r.checkReadOnly(method, rt); err != nil {
 			return nil, err
 		}
 	}
 	if err := r.parseParams(a.config.Region); err != nil {
 		return nil, err
+	}
+	if r.rights.workload != nil {
+		if err := r.checkWorkload(method, rt, a.access); err != nil {
+			return nil, err
+		}
 	}
 	if method == http.MethodGet {
 		if err := r.readUnusedBody(); err != nil {

@@ -32,7 +32,7 @@ func (h *evaluationHandler) list(r *request) (any, error) {
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := listPage(r, found, r.evalSortKey, identity)
+		evals, err := listPage(r, found, r.evalSortKey, unchanged)
 		return evals, index, err
 	})
 }

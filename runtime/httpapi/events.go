@@ -33,7 +33,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.startStream("application/json")
 	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
-		if r.readOnly {
+		if r.rights.readOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
 			if of > 0 && len(c.Events) == 0 {
@@ -54,7 +54,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 				e.Payload["Deployment"] = newDeployment(h.store.Snapshot(), d)
 			}
 		}
-		line, err := appendValue(nil, reflect.ValueOf(c), r.readOnly)
+		line, err := appendValue(nil, reflect.ValueOf(c), r.rights.readOnly)
 		if err == nil {
 			_, err = s.Write(append(line, '\n'))
 		}

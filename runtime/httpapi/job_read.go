@@ -79,7 +79,7 @@ func (h *jobReader) allocations(r *request) (any, error) {
 
 func (h *jobReader) evaluations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, identity)
+		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, unchanged)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }

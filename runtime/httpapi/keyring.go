@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -19,8 +21,9 @@ type keyRotationReply struct {
 
 // keyringHandler serves the routes of the keys of variables.
 type keyringHandler struct {
-	store  *store.Store
-	logger hclog.Logger
+	store      *store.Store
+	identities *identity.Issuer // may be nil
+	logger     hclog.Logger
 }
 
 func (h *keyringHandler) list(*request) (any, error) {
@@ -57,6 +60,15 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 	force, err := r.boolParam("force")
 	if err != nil {
 		return nil, err
+	}
+	if h.identities != nil && !force {
+		tasks, err := h.identities.CountTokens(r.id)
+		if err != nil {
+			return nil, err
+		}
+		if tasks > 0 {
+			return nil, &statusError{http.StatusConflict, fmt.Sprintf("remove key %s: %d tasks have tokens that are signed with it: restart them, or use -force", r.id, tasks)}
+		}
 	}
 	err = h.store.RemoveKey(r.Context(), r.id, force)
 	var keyInUseErr *store.KeyInUseError

@@ -118,8 +118,8 @@ func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
 	return onPage, nil
 }
 
-// identity converts list entries of kinds that are listed completely: it returns the object itself.
-func identity[T any](o T) T { return o }
+// unchanged converts list entries of kinds that are listed completely: it returns the object itself.
+func unchanged[T any](o T) T { return o }
 
 // Limits of a filter expression. The parser's time doubles with each nested parenthesis; an expression of
 // the maximum length takes 100,000 steps.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -35,7 +36,7 @@ type request struct {
 	perPage            int    // 0 means all
 	nextToken          string // token of the next page
 	filter             *bexpr.Evaluator
-	readOnly           bool // the client has sent only the read-only token
+	rights             clientRights
 	statusCode         int  // status of a successful reply; 0 means 200
 	replyWritten       bool // the handler of the route has written the reply
 
@@ -43,6 +44,12 @@ type request struct {
 	authenticateConnAfterBody bool       // the connection is counted after the body was read
 	bodyBudget                *memoryBudget
 	reservedBytes             int64 // bytes of the body budget that this request holds
+}
+
+// clientRights limits what a client may do. The zero value is all rights.
+type clientRights struct {
+	readOnly bool               // the client has sent only the read-only token
+	workload *identity.Workload // the task whose rights the client has; nil if it has other rights
 }
 
 const (

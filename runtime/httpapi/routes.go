@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/identity"
 )
 
 // route is one route of the API: a row of the table that newRoutes returns.
@@ -40,7 +41,8 @@ func (a *API) newRoutes() []route {
 	vars := &variableHandler{c.Store, a.variables}
 	namespaces := &namespaceHandler{c.Store}
 	search := &searchHandler{c.Store}
-	keyring := &keyringHandler{c.Store, a.logger}
+	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
+	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, a.logger}
 	metrics := &metricsHandler{agent, c.Store, c.Node, &a.telemetry}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentConfig, c.Reload}
@@ -172,6 +174,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/status/peers", agents.peers, noBodyRouteDoc[[]string]("list the addresses of the servers")},
 		{"PUT", "/v1/system/gc", agents.forceGC, noBodyRouteDoc[noContent]("remove what has ended from the state and from the disk")},
 		{"PUT", "/v1/system/reconcile/summaries", constantHandler(noContent{}), noBodyRouteDoc[noContent]("no effect: allocations are counted at each request")},
+		{"GET", keySetPath, identities.keySet, noBodyRouteDoc[identity.KeySet]("list the keys that verify tokens of tasks")},
+		{"GET", discoveryPath, identities.discover, noBodyRouteDoc[discovery]("say where the keys are that verify tokens of tasks")},
 		{"GET", "/", redirectToUI, streamRouteDoc("text/html", "go to the page for people")},
 		{"GET", "/ui/", welcomePage, streamRouteDoc("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streamRouteDoc("text/html", "say what this is")},

@@ -58,7 +58,7 @@ func (h *serviceHandler) read(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.id), serviceSortKey, identity)
+		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.id), serviceSortKey, unchanged)
 		return choose.chooseFrom(found), s.TableIndex(ws, store.Services), err
 	})
 }

@@ -124,7 +124,7 @@ func (h *allocHandler) services(r *request) (any, error) {
 		if s.Allocation(ws, r.id) == nil {
 			return nil, index, notFound("allocation not found")
 		}
-		all, err := listPage(r, s.ServicesByAllocation(ws, r.id), serviceSortKey, identity)
+		all, err := listPage(r, s.ServicesByAllocation(ws, r.id), serviceSortKey, unchanged)
 		return all, index, err
 	})
 }

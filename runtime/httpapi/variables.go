@@ -26,9 +26,12 @@ func (h *variableHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
+			if r.rights.workload != nil && !canReadVariable(r.rights.workload, v.Path) {
+				continue
+			}
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, identity)
+		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, unchanged)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }

@@ -139,6 +139,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
+	l.taskListener = httpapi.LimitListener(a.TaskAPI(), maxConnections(), c.HTTPConns)
 	token, readToken, err := l.loadTokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err
@@ -162,6 +163,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Version:       fingerprint.NomadVersion,
 		Token:         token,
 		ReadToken:     readToken,
+		Identities:    a.Identities(),
 		HostNames:     l.acceptedHostNames(c, a.Host().Hostname),
 		Headers:       c.HTTPHeaders,
 		Logger:        logger,

@@ -30,12 +30,13 @@ type listeners struct {
 	tcpListener  net.Listener  // nil without TCP
 	certificates *certificates // nil without TLS
 	unixListener net.Listener
+	taskListener net.Listener // sockets of the tasks
 	socketPath   string
 	socketLink   string // link to the socket at a path where commands look for it; "" if there is none
 }
 
-// defaultMaxConnections is the default limit of TCP connections. Half of the descriptors that the
-// agent can open are kept for its tasks in any case.
+// defaultMaxConnections is the default limit of the TCP connections, and of the connections of tasks. Half of the
+// descriptors that the agent can open are kept for its tasks in any case.
 const defaultMaxConnections = 8192
 
 // servesTCP reports whether the API is served over TCP. An agent in development mode needs no
@@ -77,16 +78,20 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	if err != nil {
 		return nil, err
 	}
-	most := defaultMaxConnections
-	var openFileLimit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &openFileLimit); err == nil {
-		most = int(min(uint64(most), openFileLimit.Cur/2))
-	}
-	l.tcpListener = httpapi.LimitListener(tcp, most, c.HTTPConns)
+	l.tcpListener = httpapi.LimitListener(tcp, maxConnections(), c.HTTPConns)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
+}
+
+// maxConnections returns the limit of the connections of a listener.
+func maxConnections() int {
+	var openFileLimit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &openFileLimit); err != nil {
+		return defaultMaxConnections
+	}
+	return int(min(defaultMaxConnections, openFileLimit.Cur/4))
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of
@@ -180,7 +185,7 @@ func (l *listeners) addSocketLink(link string) error {
 }
 
 func (l *listeners) all() []net.Listener {
-	all := []net.Listener{l.unixListener}
+	all := []net.Listener{l.unixListener, l.taskListener}
 	if l.tcpListener != nil {
 		all = append(all, l.tcpListener)
 	}

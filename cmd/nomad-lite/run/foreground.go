@@ -22,7 +22,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
@@ -40,7 +42,8 @@ type foregroundRun struct {
 
 	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
 	nomadVars     []*api.Variable // variables for templates
-	watching      bool            // the run follows files, and ends only when it is stopped
+	logger        hclog.Logger
+	watching      bool // the run follows files, and ends only when it is stopped
 	watchedPaths  []watchedPath
 
 	registerMu  sync.Mutex             // held while a new version of a job is registered, or all jobs are stopped
@@ -73,6 +76,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	agentCtx, endAgent := context.WithCancel(ctx)
 	defer endAgent()
 	wg.Go(func() { r.agent.Run(agentCtx) })
+	wg.Go(func() { r.serveTasks(agentCtx) })
 	select {
 	case <-r.agent.Node().Registered():
 	case <-ctx.Done():
@@ -91,6 +95,24 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx, jobs)
+}
+
+// maxTaskConnections is how many connections the tasks can have to the API, and how many of them one task.
+const (
+	maxTaskConnections       = 1024
+	maxConnectionsOfEachTask = 100
+)
+
+// serveTasks serves the API to the tasks of the run, and to no other client.
+func (r *foregroundRun) serveTasks(ctx context.Context) {
+	node := r.agent.Node()
+	tasks := httpapi.New(httpapi.Config{
+		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
+		Version: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
+	})
+	if err := tasks.Serve(ctx, httpapi.LimitListener(r.agent.TaskAPI(), maxTaskConnections, maxConnectionsOfEachTask)); err != nil {
+		r.logger.Warn("tasks cannot reach the API", "error", err)
+	}
 }
 
 // registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.

@@ -179,7 +179,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		return wrapStartError(err)
 	}
 	r := &foregroundRun{
-		agent: a, files: files, paths: paths, reader: *reader, taskView: v, streams: s, signals: signals,
+		agent: a, files: files, paths: paths, reader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
 		watching: o.watch.isSet(), watchedPaths: o.watch.parsePaths(),
 		allocsEnded: make(chan struct{}),

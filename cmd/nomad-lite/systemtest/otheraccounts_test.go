@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -125,7 +126,7 @@ func (i *intruder) trySignals(pid int) {
 func (i *intruder) tryPathAttack(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
-	switch r.IntN(14) {
+	switch r.IntN(15) {
 	case 0, 1:
 		i.try("read", path, tryOpen(path, unix.O_RDONLY))
 	case 2:
@@ -152,7 +153,18 @@ func (i *intruder) tryPathAttack(r *rand.Rand, path string) {
 		i.try("mount over", path, unix.Mount(i.own, path, "", unix.MS_BIND, ""))
 	case 13:
 		i.try("unmount", path, unix.Unmount(path, unix.MNT_DETACH))
+	case 14:
+		i.try("connect", path, tryConnect(path))
 	}
+}
+
+func tryConnect(path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
 func tryOpen(path string, flags int) error {
@@ -330,6 +342,17 @@ func TestIntruderDetectsUnprotectedFilesAndProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for n := range 50 {
+		path := filepath.Join(dir, fmt.Sprintf("%d.sock", n))
+		l, err := net.Listen("unix", path)
+		if err == nil {
+			defer l.Close()
+			err = os.Chmod(path, 0o666)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	// The first process belongs to another user, so the intruder cannot signal it. The second
 	// process belongs to the intruder.
 	var pids []int
@@ -363,7 +386,7 @@ func TestIntruderDetectsUnprotectedFilesAndProcesses(t *testing.T) {
 	if made == 0 {
 		t.Errorf("the intruder has made nothing: %v", i.countsByAttack)
 	}
-	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "signal", "continue", "signal the handle"} {
+	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "connect", "signal", "continue", "signal the handle"} {
 		if o := i.countsByAttack[what]; o == nil || o.successes == 0 {
 			t.Errorf("none has succeeded with %q: %v", what, i.countsByAttack)
 		}
@@ -565,11 +588,13 @@ func newTaskGroup(tasks ...*api.Task) *api.TaskGroup {
 	return g
 }
 
-// assertOwnFilesScript is a script that fails unless the task has its templates and its artifact.
+// assertOwnFilesScript is a script that fails unless the task has its templates, its artifact, its token and its socket.
 const assertOwnFilesScript = `set -e
 test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + plantedSecret + `
+test "$(cat $NOMAD_SECRETS_DIR/nomad_token)" = "$NOMAD_TOKEN"
+test -w $NOMAD_SECRETS_DIR/api.sock
 for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
 `
 
@@ -578,6 +603,7 @@ for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DI
 func (s *randomJobSchedule) newFileCheckingTask(name, user, script string) *api.Task {
 	return newShellTask(name, assertOwnFilesScript+script+sleepForeverScript, func(t *api.Task) {
 		t.User = user
+		t.Identity = &api.WorkloadIdentity{Env: true, File: true}
 		for _, to := range []string{"secrets/t", "local/t"} {
 			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(plantedSecret), DestPath: new(to), ChangeMode: new("noop")})
 		}
@@ -589,7 +615,7 @@ func (s *randomJobSchedule) newFileCheckingTask(name, user, script string) *api.
 // assertUnreadableScript returns a script that fails if the task can read the files of other users.
 func assertUnreadableScript(others ...string) (script string) {
 	for _, name := range others {
-		for _, file := range []string{"secrets/t", "local/t"} {
+		for _, file := range []string{"secrets/t", "secrets/nomad_token", "local/t"} {
 			script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
 		}
 	}

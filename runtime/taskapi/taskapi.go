@@ -1,0 +1,181 @@
+package taskapi
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Network is the network of the addresses of a Listener and of its connections.
+const Network = "task"
+
+// Addr is the address of a Listener, or of a task that is connected to it.
+type Addr struct{ AllocID, Task string }
+
+// Network implements net.Addr.
+func (Addr) Network() string { return Network }
+
+// String implements net.Addr. Each task has another text.
+func (a Addr) String() string { return a.AllocID + "/" + a.Task }
+
+// Listener accepts connections on the sockets of tasks. Its methods may be called concurrently.
+type Listener struct {
+	epoll *os.File
+
+	mu      sync.Mutex
+	sockets map[Addr]int32 // descriptors of the sockets by task
+	tasks   map[int32]Addr // tasks by the descriptors of their sockets
+	closed  bool
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// New returns a listener without sockets. The caller must close it.
+func New() (*Listener, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err == nil {
+		err = unix.SetNonblock(fd, true) // lets the poller of the Go runtime wait for it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("accept connections of tasks: %w", err)
+	}
+	return &Listener{epoll: os.NewFile(uintptr(fd), "epoll"), sockets: make(map[Addr]int32), tasks: make(map[int32]Addr)}, nil
+}
+
+// Add accepts connections on a socket of a task, in place of the socket that was added for the task before.
+// The descriptor belongs to the listener, also if Add returns an error.
+func (l *Listener) Add(task Addr, fd int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		unix.Close(fd)
+		return net.ErrClosed
+	}
+	l.removeLocked(task)
+	err := l.controlEpoll(func(epoll int) error {
+		return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	})
+	if err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("accept connections of tasks: %w", err)
+	}
+	l.sockets[task], l.tasks[int32(fd)] = int32(fd), task
+	return nil
+}
+
+// Remove closes the socket of a task, if there is one. Accepted connections stay open.
+func (l *Listener) Remove(task Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeLocked(task)
+}
+
+func (l *Listener) removeLocked(task Addr) {
+	if fd, ok := l.sockets[task]; ok {
+		delete(l.sockets, task)
+		delete(l.tasks, fd)
+		unix.Close(int(fd)) // also removes it from the epoll instance
+	}
+}
+
+func (l *Listener) controlEpoll(f func(epoll int) error) error {
+	conn, err := l.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if controlErr := conn.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// Accept implements net.Listener. The addresses of the connection are the [Addr] of the task.
+func (l *Listener) Accept() (net.Conn, error) {
+	conn, err := l.epoll.SyscallConn()
+	if err != nil {
+		return nil, net.ErrClosed
+	}
+	for {
+		var events [1]unix.EpollEvent
+		var waitErr error
+		err := conn.Read(func(epoll uintptr) bool {
+			n, err := unix.EpollWait(int(epoll), events[:], 0)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				waitErr = os.NewSyscallError("epoll_wait", err)
+				return true
+			}
+			return n > 0 || errors.Is(err, unix.EINTR)
+		})
+		if err != nil {
+			return nil, net.ErrClosed // Close was called
+		}
+		if waitErr != nil {
+			return nil, waitErr
+		}
+		c, err := l.acceptFrom(events[0].Fd)
+		if c != nil || err != nil {
+			return c, err
+		}
+	}
+}
+
+// acceptFrom accepts a connection on a socket. It returns nil if there is none.
+func (l *Listener) acceptFrom(socket int32) (net.Conn, error) {
+	l.mu.Lock()
+	task, ok := l.tasks[socket]
+	if !ok {
+		l.mu.Unlock()
+		return nil, nil // the socket was removed
+	}
+	// The lock is held so that the socket is not closed, and its descriptor used again. The call does not block.
+	fd, _, err := unix.Accept4(int(socket), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	l.mu.Unlock()
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNABORTED):
+		return nil, nil
+	case err != nil:
+		// net/http retries after a delay if Temporary is true, as for an error of a net.Listener.
+		return nil, &net.OpError{Op: "accept", Net: Network, Addr: task, Err: os.NewSyscallError("accept4", err)}
+	}
+	f := os.NewFile(uintptr(fd), "task connection")
+	defer f.Close() // net.FileConn makes a copy of the descriptor
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, &net.OpError{Op: "accept", Net: Network, Addr: task, Err: err}
+	}
+	return &taskConn{UnixConn: c.(*net.UnixConn), task: task}, nil
+}
+
+// Close implements net.Listener. It closes all sockets; accepted connections stay open. It may be called twice.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for task := range l.sockets {
+		l.removeLocked(task)
+	}
+	if err := l.epoll.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// Addr implements net.Listener. The address names no task.
+func (l *Listener) Addr() net.Addr { return Addr{} }
+
+// taskConn is a connection of a task. Its addresses name the task instead of a path: the path of a client is
+// usually empty, and the network "unix" is that of a socket whose clients need no token.
+type taskConn struct {
+	*net.UnixConn
+	task Addr
+}
+
+var _ syscall.Conn = (*taskConn)(nil)
+
+func (c *taskConn) LocalAddr() net.Addr  { return c.task }
+func (c *taskConn) RemoteAddr() net.Addr { return c.task }
