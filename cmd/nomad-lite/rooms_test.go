@@ -116,7 +116,7 @@ func TestRuntimeLayers(t *testing.T) {
 // sharedCommandPackages are the packages below cmd/nomad-lite that several groups of
 // commands import. Each other package there is a group of commands.
 var sharedCommandPackages = []string{
-	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "jobfile", "localplugins", "monitor", "output", "pluginstatus", "ports",
+	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "filewatch", "jobfile", "localplugins", "monitor", "output", "plugindev", "pluginstatus", "ports",
 	"streaming", "tables", "taskreason", "taskview", "terminal", "version",
 }
 

@@ -45,6 +45,8 @@ type pluginRunResult struct {
 	// launchRequested: closed when the plugin is requested again; set only if the process
 	// was stopped because it was unused.
 	launchRequested <-chan struct{}
+	// restartRequested: the process was stopped for Supervisor.Restart.
+	restartRequested bool
 
 	err error // the reason why the process has exited or was not started
 	// streamErr: the reason why the process of a device plugin was stopped, and is not launched

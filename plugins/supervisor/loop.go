@@ -58,6 +58,8 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 			case <-result.launchRequested:
 			case <-ctx.Done():
 			}
+		case result.restartRequested:
+			consecutiveFailures = 0
 		default:
 			l.backOff(ctx, result, consecutiveFailures.nextLaunchDelay(result))
 		}
@@ -76,6 +78,13 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 	stopped := l.watchProcess(ctx, inst)
 	switch {
 	case stopped.launchRequested != nil, stopped.streamErr != nil:
+		l.stopPlugin(ctx, inst)
+		return stopped
+	case stopped.restartRequested:
+		l.s.updateAndNotify(func() {
+			l.plugin.applyEvent(eventExited)
+			l.plugin.inst = nil
+		})
 		l.stopPlugin(ctx, inst)
 		return stopped
 	}
@@ -102,7 +111,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay time.Duration) {
 	m := l.plugin
 	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
-	if delay == 0 {
+	if delay == 0 || l.takeRestartRequest() {
 		l.s.updateAndNotify(func() {
 			m.applyEvent(eventExited)
 			m.inst = nil
@@ -114,8 +123,24 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 		cause = eventLaunchFailed
 	}
 	l.recordFailure(cause, result.err, time.Now().Add(delay))
-	if sleepContext(ctx, delay) {
-		l.s.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.requests.restart:
+	case <-ctx.Done():
+		return
+	}
+	l.s.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
+}
+
+// takeRestartRequest reports whether Restart was called during the launch.
+func (l *pluginLoop) takeRestartRequest() bool {
+	select {
+	case <-l.plugin.requests.restart:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -183,7 +208,7 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	requested := make(chan struct{})
 	l.s.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.launchAttempted, m.fingerprinted, m.launchRequested = true, true, requested // a hook has no fingerprint
+		m.launchAttempted, m.fingerprinted, m.requests.use = true, true, requested // a hook has no fingerprint
 		l.s.registry.updateFirstLaunchesDone()
 	})
 	select {
@@ -263,7 +288,9 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		l.s.mu.Unlock()
 		wg.Go(func() { fingerprints.run(ctx) })
 		wg.Go(func() { events.run(ctx) })
-		wg.Go(func() { calls.run(ctx) })
+		if !l.s.cfg.NoCallTimeouts {
+			wg.Go(func() { calls.run(ctx) })
+		}
 	}
 	var idleCheck <-chan time.Time
 	if m.entry.Builtin && l.s.cfg.HasTasks != nil {
@@ -279,6 +306,8 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 			done = true
 		case stopped.streamErr = <-streamEnded:
 			done = true
+		case <-m.requests.restart:
+			stopped.restartRequested, done = true, true
 		case <-idleCheck:
 			stopped.launchRequested = l.releaseIfIdle(served)
 			done = stopped.launchRequested != nil
@@ -305,7 +334,7 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
 			m.applyEvent(eventPluginUnused)
-			m.inst, m.launchRequested = nil, requested
+			m.inst, m.requests.use = nil, requested
 		}
 	})
 	return requested

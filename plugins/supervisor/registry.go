@@ -42,8 +42,14 @@ type managedPlugin struct {
 	restarts        int       // number of processes that have exited
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
 	lastFailure     launchFailure
-	supersededBy    string        // supersededBy: describes the plugin that is used instead of this one
-	launchRequested chan struct{} // launchRequested: closed when a plugin that was stopped as idle is requested
+	supersededBy    string // supersededBy: describes the plugin that is used instead of this one
+	requests        launchRequests
+}
+
+// launchRequests has the requests to launch a plugin that has no process, or another process.
+type launchRequests struct {
+	use     chan struct{} // use: closed when a plugin that was stopped as idle is requested
+	restart chan struct{} // restart has capacity 1; a value stops the process, and ends the delay before the next launch
 }
 
 // launchFailure is the error of the last launch, or of a process that exited early. It is zero after a
@@ -325,11 +331,15 @@ func (r *registry) allDeviceGroups() []DeviceGroup {
 	return all
 }
 
+func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
+	return &managedPlugin{entry: e, catalogPosition: position, requests: launchRequests{restart: make(chan struct{}, 1)}}
+}
+
 // newPlugins returns a managedPlugin for each entry of a catalog. lastServedKey may be nil.
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
-		plugins[i] = &managedPlugin{entry: e, catalogPosition: i}
+		plugins[i] = newManagedPlugin(e, i)
 		if lastServed != nil && !e.Builtin {
 			plugins[i].lastServedKey = lastServed(e)
 		}
@@ -398,7 +408,8 @@ func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {
 				loser.applyEvent(eventPluginDiscarded)
-				r.plugins[i] = &managedPlugin{entry: loser.entry, catalogPosition: loser.catalogPosition, lastServedKey: loser.lastServedKey}
+				r.plugins[i] = newManagedPlugin(loser.entry, loser.catalogPosition)
+				r.plugins[i].lastServedKey = loser.lastServedKey
 			}
 		}
 	}

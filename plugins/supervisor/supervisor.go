@@ -97,6 +97,10 @@ type Config struct {
 	// discards them.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
 
+	// NoCallTimeouts means that a driver stays healthy however long it takes to answer a call: a
+	// debugger may have stopped its process.
+	NoCallTimeouts bool
+
 	Logger hclog.Logger // nil discards the log
 }
 
@@ -221,6 +225,46 @@ func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	plugins := newPlugins(entries, s.cfg.LastServedKey)
 	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
+}
+
+// ErrNoPlugin means that the catalog has no plugin of that name.
+var ErrNoPlugin = errors.New("no such plugin")
+
+// Restart shuts down the process of a plugin, which need not run, and launches the plugin again at once, also
+// if the last launch has failed. Tasks continue, and the next process recovers them. name is the name of
+// the file or the builtin. Restart blocks until the process has exited, and does not wait for the launch: see
+// Changed. An error is ErrNoPlugin, or the cause of the end of ctx.
+func (s *Supervisor) Restart(ctx context.Context, name string) error {
+	var inst pluginInstance
+	found := false
+	s.updateAndNotify(func() {
+		for _, m := range s.registry.plugins {
+			if m.entry.Name != name || m.state == stateSuperseded {
+				continue
+			}
+			inst, found = m.inst, true
+			if m.state == stateBackingOff {
+				m.applyEvent(eventLaunchStarted) // the error of the last launch no longer counts
+			}
+			select {
+			case m.requests.restart <- struct{}{}:
+			default: // an earlier request is pending
+			}
+			return
+		}
+	})
+	if !found {
+		return fmt.Errorf("plugin %q: %w", name, ErrNoPlugin)
+	}
+	if inst == nil {
+		return nil
+	}
+	select {
+	case <-inst.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it
@@ -370,7 +414,7 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)
-		close(m.launchRequested)
+		close(m.requests.use)
 		return nil, nil, nil
 	}
 	if m.inst == nil || hasExited(m.inst) {

@@ -192,6 +192,55 @@ func TestRelaunchThenBackoff(t *testing.T) {
 	})
 }
 
+func TestRestartLaunchesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []time.Duration
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+			at = append(at, time.Since(began))
+			if n == 3 || n == 4 {
+				return nil, errors.New("panic: at start")
+			}
+			return newFakePlugin("x", "1"), nil
+		})
+		restart := func() {
+			t.Helper()
+			backingOff := s.Plugins()[0].Err != nil
+			if err := s.Restart(t.Context(), "x"); err != nil {
+				t.Fatal(err)
+			}
+			// The plugin's goroutine runs after the next Wait, unless Restart has waited for it.
+			if err := s.Plugins()[0].Err; backingOff && err != nil {
+				t.Errorf("the error of an earlier launch is still reported: %v", err)
+			}
+			synctest.Wait()
+		}
+		first := mustDriver(t, s, "x")
+		time.Sleep(time.Second)
+		restart()
+		if !first.plugin.stopped {
+			t.Error("the process was not shut down in order")
+		}
+		if second := mustDriver(t, s, "x"); second == first {
+			t.Error("got the driver of the process that was shut down")
+		}
+		time.Sleep(time.Second)
+		restart() // the third launch fails; the next follows after 5 seconds
+		time.Sleep(time.Second)
+		restart() // the fourth launch fails; the next follows after 10 seconds
+		time.Sleep(time.Second)
+		restart()
+		mustDriver(t, s, "x")
+		want := []time.Duration{0, 1 * time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}
+		if !slices.Equal(at, want) {
+			t.Errorf("launches at %v, want %v", at, want)
+		}
+		if err := s.Restart(t.Context(), "y"); !errors.Is(err, ErrNoPlugin) {
+			t.Errorf("restart of an unknown plugin: %v", err)
+		}
+	})
+}
+
 func TestDriverDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {

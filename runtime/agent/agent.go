@@ -81,8 +81,11 @@ type Config struct {
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string
-	Version         string // of nomad-lite
-	Logger          hclog.Logger
+	// NoPluginTimeouts means that calls of hooks have no timeout, and that drivers stay healthy however long
+	// they take to answer: a debugger may have stopped the process of a plugin.
+	NoPluginTimeouts bool
+	Version          string // of nomad-lite
+	Logger           hclog.Logger
 }
 
 // Agent is a running nomad-lite agent. Its methods may be called concurrently.
@@ -234,6 +237,12 @@ func (a *Agent) Plugins() []supervisor.Plugin { return a.plugins.supervisor.Plug
 // PluginsChanged returns a channel that is closed when the result of Drivers or Plugins
 // changes.
 func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.Changed() }
+
+// RestartPlugin shuts down the process of a plugin, and starts the plugin again at once. The next process
+// recovers the tasks. name is the name of the plugin's file. RestartPlugin blocks until the process has exited.
+func (a *Agent) RestartPlugin(ctx context.Context, name string) error {
+	return a.plugins.supervisor.Restart(ctx, name)
+}
 
 // WaitReady waits until the drivers have reported their health, for two seconds at
 // most.

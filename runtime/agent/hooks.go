@@ -77,6 +77,7 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 		BuiltinLimits:  c.HookLimits,
 		Token:          key.Token,
 		CleanupStore:   cleanupStore{s, p.logger},
+		NoCallTimeouts: c.NoPluginTimeouts,
 		Logger:         p.logger,
 	})
 	listener, err := sockets.listenForHooks()

@@ -143,8 +143,9 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 			nodes := a.currentNodeRunner()
 			return nodes == nil || nodes.UsesPlugin(what)
 		},
-		OnTaskEvent: a.forwardTaskEvent,
-		Logger:      a.logger,
+		OnTaskEvent:    a.forwardTaskEvent,
+		NoCallTimeouts: a.config.NoPluginTimeouts,
+		Logger:         a.logger,
 	}
 	if !a.dataDirectory.ephemeralState {
 		cache = storeCache{a.store}

@@ -45,7 +45,9 @@ type Config struct {
 	// Token returns the capability token that a hook presents to the host service.
 	Token        func(allocID, task, hook string) string
 	CleanupStore CleanupStore
-	Logger       hclog.Logger
+	// NoCallTimeouts means that a call lasts until the plugin answers or the caller's context ends.
+	NoCallTimeouts bool
+	Logger         hclog.Logger
 }
 
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,

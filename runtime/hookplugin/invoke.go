@@ -135,8 +135,11 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 		subscription.Timeout = min(subscription.Timeout, maxRequestedTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
-	called, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	called := ctx
+	if !h.set.config.NoCallTimeouts {
+		called, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
 	err = truncateError(f(called, remote, meta))
 	switch {
 	case err == nil || ctx.Err() != nil:

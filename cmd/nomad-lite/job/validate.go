@@ -90,9 +90,11 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	warnings := model.FormatWarnings(model.Warnings(job.Job, model.NewSchedulerConfig()))
+	var warnings string
 	check := o.checkLocally
-	if answer != nil {
+	if answer == nil {
+		warnings = job.Warnings()
+	} else {
 		warnings = answer.Warnings()
 		check = func(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
 			return checkWithAgent(job, answer, s)

@@ -160,7 +160,7 @@ func downloadSource(address string) ([]byte, error) {
 // for an agent with the default scheduler configuration. It reports whether the job is valid.
 func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
-	if err := j.PrintWarnings(s.Err, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig()))); err != nil {
+	if err := j.PrintWarnings(s.Err, j.Warnings()); err != nil {
 		return false, err
 	}
 	return j.CheckErrors(s)

@@ -33,6 +33,11 @@ type Flags struct {
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
+	f.RegisterConfig(cmd)
+}
+
+// RegisterConfig adds the flag of the configuration to a command that has a plugin directory of its own.
+func (f *Flags) RegisterConfig(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 

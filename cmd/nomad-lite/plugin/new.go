@@ -153,6 +153,9 @@ Next:
   nomad-lite plugin test ./%[1]s
   %[3]s%[1]s.nomad.hcl
 `, name, build, run)
+	if kind != "device" {
+		fmt.Fprint(s.Err, "\nTo build and run it again after each change: nomad-lite plugin dev\n")
+	}
 	if lang == "go" && mod.Replace == "" {
 		if err := runModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `

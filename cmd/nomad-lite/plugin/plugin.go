@@ -6,10 +6,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-// NewCommand returns the command "plugin" with its subcommands.
-func NewCommand(s *cli.Streams) *cobra.Command {
+// NewCommand returns the command "plugin" with its subcommands. dev is the command "plugin dev", which is
+// a way to run a job.
+func NewCommand(s *cli.Streams, dev *cobra.Command) *cobra.Command {
 	return cli.NewGroupCommand("plugin", "Write, check, install and list plugins",
 		newNewCommand(s),
+		dev,
 		newTestCommand(s),
 		newInstallCommand(s),
 		newVerifyCommand(s),

@@ -105,7 +105,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		system.NewCommand(),
 		operator.NewCommand(s),
 		volume.NewCommand(s),
-		plugin.NewCommand(s),
+		plugin.NewCommand(s, run.NewPluginDevCommand(s)),
 	)
 	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
 	root.AddCommand(unsupportedCommands()...)

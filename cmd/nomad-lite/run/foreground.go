@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/filewatch"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
@@ -45,6 +46,7 @@ type foregroundRun struct {
 	logger        hclog.Logger
 	watching      bool // the run follows files, and ends only when it is stopped
 	watchedPaths  []watchedPath
+	plugin        *pluginUnderWork // nil unless the run is for the author of a plugin
 
 	registerMu  sync.Mutex             // held while a new version of a job is registered, or all jobs are stopped
 	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
@@ -83,15 +85,18 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	// The watcher exists before the tasks start: a user can change a file as soon as their output is shown.
-	var watcher *fileWatcher
+	var watcher *filewatch.Watcher
 	if r.watching {
-		watcher = newFileWatcher(r.allWatchedPaths(jobs))
+		watcher = filewatch.New(r.allWatchedPaths(jobs), nil)
 	}
 	if err := r.registerJobs(ctx, jobs); err != nil {
 		return err
 	}
 	if r.watching {
 		wg.Go(func() { r.watchFiles(agentCtx, watcher, jobs) })
+	}
+	if r.plugin != nil {
+		wg.Go(func() { r.followPlugin(agentCtx, jobs) })
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx, jobs)

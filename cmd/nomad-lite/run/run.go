@@ -161,22 +161,14 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	if err != nil {
 		return wrapStartError(err)
 	}
-	plugins, err := local.NewCatalog(append(driverNames(files), hookNames(files)...), logger)
-	if err != nil {
-		return wrapStartError(err)
-	}
 
 	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
 	signals, release := notifySignals()
 	defer release()
 
-	config := local.AgentConfig(plugins, logger)
-	config.DataDir, config.EphemeralState = o.dataDir, true
-	// The directories of ended allocations are kept while their output is shown.
-	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
-	a, err := agent.Open(ctx, config)
+	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) { c.DataDir = o.dataDir })
 	if err != nil {
-		return wrapStartError(err)
+		return err
 	}
 	r := &foregroundRun{
 		agent: a, files: files, paths: paths, reader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
@@ -186,6 +178,24 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	}
 	err = errors.Join(r.run(ctx), a.Close())
 	return errors.Join(err, r.showResults())
+}
+
+// openAgent opens an agent with the plugins of the jobs.
+func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
+	plugins, err := local.NewCatalog(append(driverNames(files), hookNames(files)...), logger)
+	if err != nil {
+		return nil, wrapStartError(err)
+	}
+	config := local.AgentConfig(plugins, logger)
+	config.EphemeralState = true
+	// The directories of ended allocations are kept while their output is shown.
+	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
+	configure(&config)
+	a, err := agent.Open(ctx, config)
+	if err != nil {
+		return nil, wrapStartError(err)
+	}
+	return a, nil
 }
 
 // notifySignals returns a channel that receives the signals that end a run, until release is

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/filewatch"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -70,9 +71,9 @@ func (f *watchFlags) check(paths []string, files []*jobfile.File) error {
 }
 
 // watchFiles updates jobs and restarts tasks when their files change, until ctx ends.
-func (r *foregroundRun) watchFiles(ctx context.Context, watcher *fileWatcher, jobs []*foregroundJob) {
+func (r *foregroundRun) watchFiles(ctx context.Context, watcher *filewatch.Watcher, jobs []*foregroundJob) {
 	for {
-		changed := watcher.wait(ctx, r.allWatchedPaths(jobs))
+		changed := watcher.Wait(ctx, r.allWatchedPaths(jobs))
 		if changed == nil {
 			return
 		}

@@ -1,4 +1,4 @@
-package run
+package filewatch
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestFileWatcher(t *testing.T) {
+func TestWatcher(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name, text string) {
@@ -30,7 +30,7 @@ func TestFileWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	paths := []string{at("job"), at("tree"), at("missing"), at("link")}
-	w := newFileWatcher(paths)
+	w := New(paths, func(path string) bool { return filepath.Ext(path) == ".out" })
 	for _, step := range []struct {
 		name   string
 		change func()
@@ -60,6 +60,7 @@ func TestFileWatcher(t *testing.T) {
 		{"after files that are not watched", func() {
 			write("other", "12")
 			write("tree/.git/index", "12")
+			write("tree/sub/built.out", "1")
 			write("job", "1234")
 		}, []string{"job"}},
 	} {
@@ -68,19 +69,19 @@ func TestFileWatcher(t *testing.T) {
 		for _, name := range step.want {
 			want = append(want, at(name))
 		}
-		if got := w.wait(t.Context(), paths); !slices.Equal(got, want) {
+		if got := w.Wait(t.Context(), paths); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", step.name, got, want)
 		}
 	}
 	paths = append(paths, at("other"))
 	w.add(paths)
 	write("other", "123")
-	if got := w.wait(t.Context(), paths); !slices.Equal(got, paths[len(paths)-1:]) {
+	if got := w.Wait(t.Context(), paths); !slices.Equal(got, paths[len(paths)-1:]) {
 		t.Errorf("a path that was added: got %q", got)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got := w.wait(ended, paths); got != nil {
+	if got := w.Wait(ended, paths); got != nil {
 		t.Errorf("after the end of the context: got %q", got)
 	}
 }

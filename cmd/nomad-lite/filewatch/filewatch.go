@@ -1,4 +1,6 @@
-package run
+// Package filewatch detects changes of files by looking at them again and again. It needs no support of
+// the file system. It reads no content: a file has changed if its size, its time or its name has.
+package filewatch
 
 import (
 	"context"
@@ -12,36 +14,38 @@ import (
 	"time"
 )
 
-// watchInterval is the time between two looks at the watched files.
-const watchInterval = 200 * time.Millisecond
+// interval is the time between two looks at the watched files.
+const interval = 200 * time.Millisecond
 
-// fileWatcher detects changes of files and directories, which need not exist.
-type fileWatcher struct {
+// Watcher detects changes of files and directories, which need not exist.
+type Watcher struct {
+	ignore func(path string) bool
 	states map[string]uint64 // last known state of each path
 }
 
-// newFileWatcher returns a watcher that compares with the present state of the paths.
-func newFileWatcher(paths []string) *fileWatcher {
-	w := &fileWatcher{states: make(map[string]uint64)}
+// New returns a watcher that compares with the present state of the paths. It ignores the files and directories
+// below a path for which ignore returns true; nil ignores none.
+func New(paths []string, ignore func(path string) bool) *Watcher {
+	w := &Watcher{ignore: ignore, states: make(map[string]uint64)}
 	w.add(paths)
 	return w
 }
 
 // add reads the states of the paths that the watcher does not know.
-func (w *fileWatcher) add(paths []string) {
+func (w *Watcher) add(paths []string) {
 	for _, path := range paths {
 		if _, known := w.states[path]; !known {
-			w.states[path] = readPathState(path)
+			w.states[path] = w.readState(path)
 		}
 	}
 }
 
-// wait blocks until paths have changed and the changes have stopped, because an editor can write a file in
+// Wait blocks until paths have changed and the changes have stopped, because an editor can write a file in
 // several steps. It returns the changed paths, or nil when ctx ends. The first wait for a path compares with
-// its present state.
-func (w *fileWatcher) wait(ctx context.Context, paths []string) []string {
+// its present state. Wait must not be called concurrently.
+func (w *Watcher) Wait(ctx context.Context, paths []string) []string {
 	w.add(paths)
-	ticker := time.NewTicker(watchInterval)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	before := maps.Clone(w.states)
 	for {
@@ -50,7 +54,10 @@ func (w *fileWatcher) wait(ctx context.Context, paths []string) []string {
 		case <-ctx.Done():
 			return nil
 		}
-		states := readPathStates(paths)
+		states := make(map[string]uint64, len(paths))
+		for _, path := range paths {
+			states[path] = w.readState(path)
+		}
 		changed := changedPaths(w.states, states)
 		settled := len(changedPaths(before, states)) == 0
 		before = states
@@ -73,22 +80,20 @@ func changedPaths(before, after map[string]uint64) []string {
 	return changed
 }
 
-func readPathStates(paths []string) map[string]uint64 {
-	states := make(map[string]uint64, len(paths))
-	for _, path := range paths {
-		states[path] = readPathState(path)
-	}
-	return states
-}
-
-// readPathState returns a hash of the names, sizes and times of a file, or of all files in a directory. It
+// readState returns a hash of the names, sizes and times of a file, or of all files in a directory. It
 // ignores the directories of version control.
-func readPathState(path string) uint64 {
+func (w *Watcher) readState(path string) uint64 {
 	hash := fnv.New64a()
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
 	_ = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && name != path && w.ignore != nil && w.ignore(name) {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
 		if err != nil {
 			fmt.Fprintln(hash, name, "unreadable")
 			return nil

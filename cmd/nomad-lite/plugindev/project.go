@@ -1,0 +1,197 @@
+package plugindev
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Project is the program of a plugin, with its sources if nomad-lite builds it.
+type Project struct {
+	dir       string // directory of the sources, or of the program
+	shownDir  string // dir as the user has written it
+	buildTool buildTool
+	program   string // path of the program; "" if the go command chooses its name
+}
+
+type buildTool int
+
+const (
+	noBuild buildTool = iota // another tool builds the program
+	goBuild
+	makeBuild
+)
+
+// OpenProject returns the project in a directory, which has a program in Go or a Makefile, or the project of a
+// program that is built by other means. The Makefile must make a program with the name of the directory.
+func OpenProject(path string) (*Project, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	resolved, err := filepath.Abs(path)
+	if err == nil {
+		resolved, err = filepath.EvalSymlinks(resolved)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		if info.Mode()&0o111 == 0 {
+			return nil, fmt.Errorf("%s is neither a directory nor an executable file", path)
+		}
+		return &Project{dir: filepath.Dir(resolved), shownDir: filepath.Dir(path), program: resolved}, nil
+	}
+	p := &Project{dir: resolved, shownDir: path}
+	goFiles, err := filepath.Glob(filepath.Join(globQuote(resolved), "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	if len(goFiles) > 0 {
+		p.buildTool = goBuild
+		return p, nil
+	}
+	if _, err := os.Stat(filepath.Join(resolved, "Makefile")); err == nil {
+		p.buildTool, p.program = makeBuild, filepath.Join(resolved, filepath.Base(resolved))
+		return p, nil
+	}
+	return nil, fmt.Errorf("%s has neither Go files nor a Makefile: name the program that your build makes instead", path)
+}
+
+// globQuote returns a pattern of filepath.Glob that matches path only.
+func globQuote(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// Sources returns the paths whose changes require a build.
+func (p *Project) Sources() []string {
+	if p.buildTool == noBuild {
+		return []string{p.program}
+	}
+	return []string{p.dir}
+}
+
+// IsIgnored reports whether a path below Sources is no source: the program, documents, jobs, tests of the plugin,
+// and hidden files.
+func (p *Project) IsIgnored(path string) bool {
+	name := filepath.Base(path)
+	isProgram := path == p.program || path == filepath.Join(p.dir, filepath.Base(p.dir))
+	return isProgram && p.buildTool != noBuild || strings.HasPrefix(name, ".") ||
+		slices.Contains([]string{".md", ".hcl", ".pyc", ".test"}, filepath.Ext(name)) || strings.HasSuffix(name, "~")
+}
+
+// FindJob returns the job file of the project: NAME.nomad.hcl, or the only job file in the directory.
+func (p *Project) FindJob(name string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(globQuote(p.dir), "*.nomad.hcl"))
+	if err != nil {
+		return "", err
+	}
+	named := filepath.Join(p.dir, name+".nomad.hcl")
+	switch {
+	case slices.Contains(found, named):
+		return filepath.Join(p.shownDir, filepath.Base(named)), nil
+	case len(found) == 1:
+		return filepath.Join(p.shownDir, filepath.Base(found[0])), nil
+	}
+	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.shownDir, name, len(found))
+}
+
+// BuildError is the output of a build that has failed.
+type BuildError struct{ Output string }
+
+func (e *BuildError) Error() string { return strings.TrimRight(e.Output, "\n") }
+
+// Build builds the program, and returns the path of a copy in the directory out, which must be empty. With
+// debuggable, the packages of a program in Go below its directory are built without optimizations. If the sources have an error, it returns a
+// *BuildError.
+func (p *Project) Build(ctx context.Context, out string, debuggable bool) (string, error) {
+	switch p.buildTool {
+	case goBuild:
+		args := []string{"build", "-o", out + string(filepath.Separator)}
+		if debuggable {
+			args = append(args, "-gcflags=./...=-N -l")
+		}
+		if err := p.runTool(ctx, "go", append(args, ".")...); err != nil {
+			return "", err
+		}
+		built, err := os.ReadDir(out)
+		if err != nil {
+			return "", err
+		}
+		if len(built) != 1 {
+			return "", &BuildError{fmt.Sprintf("%s: go build made no program: is it package main?", p.shownDir)}
+		}
+		return filepath.Join(out, built[0].Name()), nil
+	case makeBuild:
+		if err := p.runTool(ctx, "make"); err != nil {
+			return "", err
+		}
+		if _, err := os.Stat(p.program); errors.Is(err, os.ErrNotExist) {
+			return "", &BuildError{fmt.Sprintf("make made no %s: it must make a program with the name of the directory", p.program)}
+		}
+	}
+	target := filepath.Join(out, filepath.Base(p.program))
+	return target, copyProgram(p.program, target)
+}
+
+// placePattern matches the place of an error in the output of a build, relative to the directory.
+var placePattern = regexp.MustCompile(`(?m)^(?:\./)?([^\s:/][^\s:]*\.\w+:\d+)`)
+
+// runTool runs a build tool in the directory of the project.
+func (p *Project) runTool(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = p.dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	exit := new(exec.ExitError)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !errors.As(err, &exit):
+		return fmt.Errorf("build %s: %w", p.shownDir, err)
+	}
+	text := placePattern.ReplaceAllStringFunc(string(out), func(place string) string {
+		return filepath.Join(p.shownDir, place)
+	})
+	if strings.TrimSpace(text) == "" {
+		text = fmt.Sprintf("%s: %v", name, err)
+	}
+	return &BuildError{text}
+}
+
+func copyProgram(source, target string) (err error) {
+	in, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	_, err = io.Copy(out, in)
+	return err
+}
+
+// sameContent reports whether two files have the same content. A missing file has no content.
+func sameContent(a, b string) bool {
+	one, err := os.ReadFile(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.ReadFile(b)
+	return err == nil && bytes.Equal(one, other)
+}
