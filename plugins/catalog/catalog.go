@@ -310,12 +310,13 @@ func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []
 }
 
 // builtinEnv are the variables of the agent's environment that a builtin plugin
-// inherits: variables for finding programs and files, for the user's language, and for
-// network access.
+// inherits: variables for finding programs and files, for the user's language, for network access, and for
+// finding the engine of the driver docker.
 var builtinEnv = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_*", "LANG", "LANGUAGE", "LC_*", "TZ",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 	"SSL_CERT_FILE", "SSL_CERT_DIR",
+	"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_API_VERSION",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK", "GOCOVERDIR",
 	"NOMAD_LITE_PLUGIN_*",
 }

@@ -166,7 +166,7 @@ func SuggestedDrivers(names []string) []string {
 // driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but
 // not available here.
 var driverAlternatives = map[string]string{
-	"docker": "The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command",
+	"docker": "It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block \"docker\" in the agent's configuration",
 	"exec":   "raw_exec takes command and args, too, and does not isolate the task",
 	"java":   "raw_exec runs the command java",
 	"podman": "Its plugin is the program nomad-driver-podman",

@@ -217,7 +217,7 @@ func TestUnsupportedParts(t *testing.T) {
 		{"connect", func(f *jobFixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
 		{"a volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
 		{"a CSI volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
-		{"a driver that is not there", func(f *jobFixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command`},
+		{"a driver that is not there", func(f *jobFixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block "docker" in the agent's configuration`},
 		{"a mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
 		{"a secret", func(f *jobFixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
 		{"a CSI plugin", func(f *jobFixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},

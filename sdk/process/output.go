@@ -37,6 +37,26 @@ func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.Fil
 	return o, nil
 }
 
+// OpenOutput opens the output files that the host has prepared for a task, for a driver whose
+// tasks are not child processes and that writes their output itself. It blocks until the host
+// reads them, or ctx ends. The files are in non-blocking mode: a write can be ended by a
+// deadline, and a write of up to 4 KiB to a FIFO is written completely or not at all. The
+// caller closes the files.
+func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *os.File, err error) {
+	o, err := openTaskStreams(ctx, start, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, fd := range []int{o.stdout, o.stderr} {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			o.close()
+			return nil, nil, err
+		}
+	}
+	unix.Close(o.stdin)
+	return os.NewFile(uintptr(o.stdout), start.StdoutPath), os.NewFile(uintptr(o.stderr), start.StderrPath), nil
+}
+
 func openStdin(stdin *os.File) (int, error) {
 	if stdin == nil {
 		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)

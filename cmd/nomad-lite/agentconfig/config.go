@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
@@ -50,7 +51,7 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 }
 
 // PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
-// enabled it, or if only root can submit jobs.
+// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -60,7 +61,9 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
-		case name != rawexec.Name && !named:
+		case name == docker.Name && !named && !docker.EngineMayExist():
+			continue
+		case name != rawexec.Name && name != docker.Name && !named:
 			continue // the other builtin drivers are for tests, and need a plugin block
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
@@ -25,6 +26,7 @@ var All = map[string]struct {
 		artifact.ConfineProcess()
 		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
 	}},
+	docker.Name:   {base.TypeDriver, func() { sdk.ServeDriver(&docker.Driver{}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},

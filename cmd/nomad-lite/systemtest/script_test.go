@@ -57,6 +57,7 @@ func TestMain(m *testing.M) {
 		"isolating-driver":   serveIsolatingDriver,
 		"test-device":        serveTestDevice,
 		"pod-driver":         servePodDriver,
+		"containers":         listContainers,
 	})
 }
 

@@ -1,0 +1,131 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/registry"
+)
+
+// dockerHubServer is the name of Docker Hub in files with credentials.
+const dockerHubServer = "https://index.docker.io/v1/"
+
+// registryAuth returns the header with the credentials for the registry of an image, or
+// "" if there are none: those of the task, else of the file, else of the helper.
+func registryAuth(ctx context.Context, image reference.Named, task *authConfig, plugin registryConfig) (string, error) {
+	server := reference.Domain(image)
+	if server == "docker.io" {
+		server = dockerHubServer
+	}
+	var auth *registry.AuthConfig
+	var err error
+	switch {
+	case task != nil && (task.Username != "" || task.Password != ""):
+		auth = &registry.AuthConfig{Username: task.Username, Password: task.Password, ServerAddress: task.ServerAddr}
+	case plugin.Config != "":
+		if auth, err = authFromFile(ctx, plugin.Config, server); err != nil {
+			return "", fmt.Errorf("auth.config: %w", err)
+		}
+	}
+	if auth == nil && plugin.Helper != "" {
+		if auth, err = authFromHelper(ctx, plugin.Helper, server); err != nil {
+			return "", fmt.Errorf("auth.helper: %w", err)
+		}
+	}
+	if auth == nil {
+		return "", nil
+	}
+	if auth.ServerAddress == "" {
+		auth.ServerAddress = server
+	}
+	header, err := json.Marshal(auth)
+	return base64.URLEncoding.EncodeToString(header), err
+}
+
+// authFromFile returns nil if the file has no credentials for the server.
+func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfig, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		Auths map[string]struct {
+			Auth          string `json:"auth"`
+			Username      string `json:"username"`
+			Password      string `json:"password"`
+			IdentityToken string `json:"identitytoken"`
+		} `json:"auths"`
+		CredHelpers map[string]string `json:"credHelpers"`
+		CredsStore  string            `json:"credsStore"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("%s is not a configuration of Docker's command line", path) // the cause could quote a secret
+	}
+	host := serverHost(server)
+	for name, helper := range file.CredHelpers {
+		if serverHost(name) == host {
+			return authFromHelper(ctx, helper, server)
+		}
+	}
+	for name, entry := range file.Auths {
+		if serverHost(name) != host {
+			continue
+		}
+		auth := &registry.AuthConfig{Username: entry.Username, Password: entry.Password, IdentityToken: entry.IdentityToken}
+		if entry.Auth != "" {
+			plain, err := base64.StdEncoding.DecodeString(entry.Auth)
+			user, password, ok := strings.Cut(string(plain), ":")
+			if err != nil || !ok {
+				return nil, fmt.Errorf("%s: auth of %s is not base64 of user:password", path, name)
+			}
+			auth.Username, auth.Password = user, strings.TrimRight(password, "\x00")
+		}
+		if auth.Username != "" || auth.IdentityToken != "" {
+			return auth, nil
+		}
+	}
+	if file.CredsStore != "" {
+		return authFromHelper(ctx, file.CredsStore, server)
+	}
+	return nil, nil
+}
+
+// serverHost returns the host of a server's name, which can be a URL.
+func serverHost(name string) string {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
+	host, _, _ := strings.Cut(name, "/")
+	return host
+}
+
+// authFromHelper runs docker-credential-NAME, and returns nil if it has no credentials for
+// the server.
+func authFromHelper(ctx context.Context, name, server string) (*registry.AuthConfig, error) {
+	program := "docker-credential-" + name
+	cmd := exec.CommandContext(ctx, program, "get")
+	cmd.Stdin = strings.NewReader(server)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		const notFound = "credentials not found" // the text of all helpers, which write it to either stream
+		if strings.Contains(stdout.String()+stderr.String(), notFound) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("%s get: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	var reply struct{ Username, Secret string }
+	if err := json.Unmarshal(stdout.Bytes(), &reply); err != nil {
+		return nil, errors.New(program + " get: the output is not JSON")
+	}
+	if reply.Username == "<token>" {
+		return &registry.AuthConfig{IdentityToken: reply.Secret}, nil
+	}
+	return &registry.AuthConfig{Username: reply.Username, Password: reply.Secret}, nil
+}

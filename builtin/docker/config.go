@@ -1,0 +1,224 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+)
+
+// pluginConfig is the `plugin "docker" { config { … } }` block.
+type pluginConfig struct {
+	Endpoint             string         `codec:"endpoint"` // address of the engine; empty means DOCKER_HOST, or the default socket
+	TLS                  tlsConfig      `codec:"tls"`
+	Auth                 registryConfig `codec:"auth"`
+	ExtraLabels          []string       `codec:"extra_labels"`
+	Logging              loggingConfig  `codec:"logging"`
+	GC                   gcConfig       `codec:"gc"`
+	DisableLogCollection bool           `codec:"disable_log_collection"`
+	PullActivityTimeout  string         `codec:"pull_activity_timeout"`
+	securityConfig
+	unsupportedPluginConfig
+
+	pullActivityTimeout time.Duration // parsed PullActivityTimeout
+}
+
+type tlsConfig struct {
+	Cert string `codec:"cert"`
+	Key  string `codec:"key"`
+	CA   string `codec:"ca"`
+}
+
+// registryConfig is where the driver finds credentials of registries.
+type registryConfig struct {
+	Config string `codec:"config"` // path of a file in the format of ~/.docker/config.json
+	Helper string `codec:"helper"` // suffix of the program docker-credential-…
+}
+
+type loggingConfig struct {
+	Type   string            `codec:"type"`
+	Driver string            `codec:"driver"` // Driver is another name of Type
+	Config map[string]string `codec:"config"`
+}
+
+// gcConfig is what the driver removes when a task has ended.
+type gcConfig struct {
+	Image              bool           `codec:"image"`
+	ImageDelay         string         `codec:"image_delay"`
+	Container          bool           `codec:"container"`
+	DanglingContainers danglingConfig `codec:"dangling_containers"`
+
+	imageDelay time.Duration // parsed ImageDelay
+}
+
+type danglingConfig struct {
+	Enabled       bool   `codec:"enabled"`
+	DryRun        bool   `codec:"dry_run"`
+	Period        string `codec:"period"`
+	CreationGrace string `codec:"creation_grace"`
+
+	period, creationGrace time.Duration
+}
+
+// securityConfig is the policy of the operator for tasks.
+type securityConfig struct {
+	AllowPrivileged bool         `codec:"allow_privileged"`
+	AllowCaps       []string     `codec:"allow_caps"`
+	AllowRuntimes   []string     `codec:"allow_runtimes"`
+	NvidiaRuntime   string       `codec:"nvidia_runtime"`
+	PidsLimit       int64        `codec:"pids_limit"` // 0 means no limit
+	Volumes         volumeConfig `codec:"volumes"`
+}
+
+type volumeConfig struct {
+	Enabled      bool   `codec:"enabled"`
+	SELinuxLabel string `codec:"selinuxlabel"`
+}
+
+// unsupportedPluginConfig has the options of Nomad's driver that this driver refuses.
+type unsupportedPluginConfig struct {
+	InfraImage            string `codec:"infra_image"`
+	InfraImagePullTimeout string `codec:"infra_image_pull_timeout"`
+	WindowsAllowInsecure  bool   `codec:"windows_allow_insecure_container_admin"`
+}
+
+func defaultString(name, value string) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "string", false), hclspec.Literal(`"`+value+`"`))
+}
+
+func defaultBool(name string, value bool) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "bool", false), hclspec.Literal(fmt.Sprint(value)))
+}
+
+func defaultStrings(name string, values []string) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "list(string)", false), hclspec.Literal(`["`+strings.Join(values, `", "`)+`"]`))
+}
+
+// defaultAllowCaps are the capabilities that a container has by default in Docker, except
+// net_raw, which allows spoofing on the bridge.
+var defaultAllowCaps = []string{
+	"audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod",
+	"net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot",
+}
+
+var loggingSpec = hclspec.Block("logging", hclspec.Object(map[string]*hclspec.Spec{
+	"type":   hclspec.Attr("type", "string", false),
+	"driver": hclspec.Attr("driver", "string", false),
+	"config": hclspec.Attr("config", "list(map(string))", false),
+}), false)
+
+var danglingSpec = hclspec.Object(map[string]*hclspec.Spec{
+	"enabled":        defaultBool("enabled", true),
+	"dry_run":        defaultBool("dry_run", false),
+	"period":         defaultString("period", "5m"),
+	"creation_grace": defaultString("creation_grace", "5m"),
+})
+
+const danglingDefaults = `{ enabled = true, dry_run = false, period = "5m", creation_grace = "5m" }`
+
+var configSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"endpoint": hclspec.Attr("endpoint", "string", false),
+	"tls": hclspec.Block("tls", hclspec.Object(map[string]*hclspec.Spec{
+		"cert": hclspec.Attr("cert", "string", false),
+		"key":  hclspec.Attr("key", "string", false),
+		"ca":   hclspec.Attr("ca", "string", false),
+	}), false),
+	"auth": hclspec.Block("auth", hclspec.Object(map[string]*hclspec.Spec{
+		"config": hclspec.Attr("config", "string", false),
+		"helper": hclspec.Attr("helper", "string", false),
+	}), false),
+	"extra_labels": hclspec.Attr("extra_labels", "list(string)", false),
+	"logging":      loggingSpec,
+	"gc": hclspec.Default(hclspec.Block("gc", hclspec.Object(map[string]*hclspec.Spec{
+		"image":       defaultBool("image", true),
+		"image_delay": defaultString("image_delay", "3m"),
+		"container":   defaultBool("container", true),
+		"dangling_containers": hclspec.Default(
+			hclspec.Block("dangling_containers", danglingSpec, false), hclspec.Literal(danglingDefaults)),
+	}), false), hclspec.Literal(`{ image = true, image_delay = "3m", container = true, dangling_containers = `+danglingDefaults+` }`)),
+	"disable_log_collection": defaultBool("disable_log_collection", false),
+	"pull_activity_timeout":  defaultString("pull_activity_timeout", "2m"),
+
+	"allow_privileged": defaultBool("allow_privileged", false),
+	"allow_caps":       defaultStrings("allow_caps", defaultAllowCaps),
+	"allow_runtimes":   defaultStrings("allow_runtimes", []string{"runc", "nvidia"}),
+	"nvidia_runtime":   defaultString("nvidia_runtime", "nvidia"),
+	"pids_limit":       hclspec.Attr("pids_limit", "number", false),
+	"volumes": hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
+		"enabled":      defaultBool("enabled", false),
+		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),
+	}), false),
+
+	"infra_image":                            hclspec.Attr("infra_image", "string", false),
+	"infra_image_pull_timeout":               hclspec.Attr("infra_image_pull_timeout", "string", false),
+	"windows_allow_insecure_container_admin": hclspec.Attr("windows_allow_insecure_container_admin", "bool", false),
+})
+
+// validate checks the configuration and parses its durations.
+func (c *pluginConfig) validate() error {
+	for _, d := range []struct {
+		name string
+		text string
+		dst  *time.Duration
+	}{
+		{"pull_activity_timeout", c.PullActivityTimeout, &c.pullActivityTimeout},
+		{"gc.image_delay", c.GC.ImageDelay, &c.GC.imageDelay},
+		{"gc.dangling_containers.period", c.GC.DanglingContainers.Period, &c.GC.DanglingContainers.period},
+		{"gc.dangling_containers.creation_grace", c.GC.DanglingContainers.CreationGrace, &c.GC.DanglingContainers.creationGrace},
+	} {
+		var err error
+		if *d.dst, err = time.ParseDuration(d.text); err != nil || *d.dst < 0 {
+			return fmt.Errorf("%s is %q; it must be a duration such as \"3m\"", d.name, d.text)
+		}
+	}
+	if c.pullActivityTimeout == 0 {
+		return errors.New("pull_activity_timeout is 0; every pull would fail")
+	}
+	if c.GC.DanglingContainers.Enabled && c.GC.DanglingContainers.period == 0 {
+		return errors.New("gc.dangling_containers.period is 0; write enabled = false to keep the containers")
+	}
+	if c.PidsLimit < 0 {
+		return fmt.Errorf("pids_limit is %d; it cannot be negative", c.PidsLimit)
+	}
+	if s := c.Volumes.SELinuxLabel; s != "" && s != "z" && s != "Z" {
+		return fmt.Errorf("volumes.selinuxlabel is %q; it must be \"z\" or \"Z\"", s)
+	}
+	for _, pattern := range c.ExtraLabels {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("extra_labels: the pattern %q: %w", pattern, err)
+		}
+		if !slices.ContainsFunc(extraLabelNames, func(name string) bool { ok, _ := path.Match(pattern, name); return ok }) {
+			return fmt.Errorf("extra_labels: no label matches %q; the labels are %s", pattern, strings.Join(extraLabelNames, ", "))
+		}
+	}
+	if err := c.Logging.validate(); err != nil {
+		return err
+	}
+	return c.unsupportedPluginConfig.validate()
+}
+
+func (c *unsupportedPluginConfig) validate() error {
+	switch {
+	case c.InfraImage != "":
+		return errors.New("infra_image is not supported: it is for groups with network mode \"bridge\", which do not run here; remove the option")
+	case c.InfraImagePullTimeout != "":
+		return errors.New("infra_image_pull_timeout is not supported: it is for groups with network mode \"bridge\", which do not run here; remove the option")
+	case c.WindowsAllowInsecure:
+		return errors.New("windows_allow_insecure_container_admin is not supported: it is for engines on Windows; remove the option")
+	}
+	return nil
+}
+
+func (c *loggingConfig) validate() error {
+	if c.Type != "" && c.Driver != "" && c.Type != c.Driver {
+		return fmt.Errorf("logging: type is %q and driver is %q; they are two names of one option, remove one", c.Type, c.Driver)
+	}
+	return nil
+}
+
+// extraLabelNames are the labels that extra_labels can select.
+var extraLabelNames = []string{"job_name", "job_id", "task_group_name", "task_name", "namespace", "node_name", "node_id", "short_alloc_id"}

@@ -1,0 +1,230 @@
+package docker
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Labels of a container. The first is Nomad's. The others let the driver find its
+// own containers beside those of another agent.
+const (
+	labelPrefix   = "com.hashicorp.nomad."
+	labelAllocID  = labelPrefix + "alloc_id"
+	labelTaskName = "nomad-lite.task_name"
+	labelStartID  = "nomad-lite.start_id"
+	labelNodeID   = "nomad-lite.node_id"
+)
+
+// containerBuilder turns one start of a task into the options of its container. It does not
+// call the engine.
+type containerBuilder struct {
+	plugin *pluginConfig
+	task   *taskConfig
+	start  *sdk.StartRequest
+
+	config       container.Config
+	host         container.HostConfig
+	checkedPaths []string // resolved paths on the host that may be mounted because they are in the task's directories
+}
+
+// buildContainer returns the options of the container of a task and the paths for
+// checkUnchanged, or an error that names the option that the operator's policy or the driver
+// refuses.
+func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest) (_ *client.ContainerCreateOptions, checkedPaths []string, err error) {
+	b := &containerBuilder{plugin: p, task: t, start: start}
+	b.setCommand()
+	b.setLogging()
+	for _, set := range []func() error{b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
+		if err := set(); err != nil {
+			return nil, nil, err
+		}
+	}
+	networking, err := b.setNetwork()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &client.ContainerCreateOptions{
+		Name:             containerName(start),
+		Config:           &b.config,
+		HostConfig:       &b.host,
+		NetworkingConfig: networking,
+	}, b.checkedPaths, nil
+}
+
+// containerName is Nomad's name for the container of a task.
+func containerName(start *sdk.StartRequest) string {
+	return strings.ReplaceAll(start.Name, "/", "_") + "-" + start.AllocID
+}
+
+func (b *containerBuilder) setCommand() {
+	c := b.task.commandConfig
+	b.config.Image = b.task.Image
+	b.config.Entrypoint = c.Entrypoint
+	if c.Command != "" {
+		b.config.Cmd = append([]string{c.Command}, c.Args...)
+	} else {
+		b.config.Cmd = c.Args
+	}
+	b.config.WorkingDir = c.WorkDir
+	b.config.User = b.start.User
+	b.config.Tty = c.TTY
+	b.config.OpenStdin = c.Interactive
+	for _, name := range slices.Sorted(maps.Keys(b.start.Env)) {
+		b.config.Env = append(b.config.Env, name+"="+b.start.Env[name])
+	}
+	if c.Healthchecks.Disable {
+		b.config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+	}
+	b.host.GroupAdd = c.GroupAdd
+	if c.Init {
+		b.host.Init = &c.Init
+	}
+}
+
+func (b *containerBuilder) setLabels() error {
+	labels := maps.Clone(b.task.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for name := range labels {
+		if strings.HasPrefix(name, labelPrefix) || strings.HasPrefix(name, "nomad-lite.") {
+			return fmt.Errorf("labels: %q is reserved for the driver; choose another name", name)
+		}
+	}
+	s := b.start
+	labels[labelAllocID], labels[labelTaskName], labels[labelStartID], labels[labelNodeID] = s.AllocID, s.Name, s.ID, s.NodeID
+	shortAllocID, _, _ := strings.Cut(s.AllocID, "-")
+	values := map[string]string{
+		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,
+		"namespace": s.Namespace, "node_name": s.NodeName, "node_id": s.NodeID, "short_alloc_id": shortAllocID,
+	}
+	for _, pattern := range b.plugin.ExtraLabels {
+		for name, value := range values {
+			if ok, err := path.Match(pattern, name); err == nil && ok {
+				labels[labelPrefix+name] = value
+			}
+		}
+	}
+	b.config.Labels = labels
+	return nil
+}
+
+// setLogging sets the log driver of the container. Without configuration it is json-file
+// with 2 files of 2 MB, from which the driver reads the output.
+func (b *containerBuilder) setLogging() {
+	for _, l := range []loggingConfig{b.task.Logging, b.plugin.Logging} {
+		if typ := l.Type + l.Driver; typ != "" || len(l.Config) > 0 {
+			if l.Type != "" {
+				typ = l.Type
+			}
+			if typ == "" {
+				typ = "json-file"
+			}
+			b.host.LogConfig = container.LogConfig{Type: typ, Config: l.Config}
+			return
+		}
+	}
+	b.host.LogConfig = container.LogConfig{Type: "json-file", Config: map[string]string{"max-file": "2", "max-size": "2m"}}
+}
+
+func (b *containerBuilder) setLimits() error {
+	l := b.task.limitConfig
+	b.host.OomScoreAdj = l.OOMScoreAdj
+	b.host.ShmSize = l.ShmSize
+	pids := b.plugin.PidsLimit
+	if l.PidsLimit > 0 {
+		if pids > 0 && l.PidsLimit > pids {
+			return fmt.Errorf("pids_limit is %d, and the operator allows %d with pids_limit in the configuration of the driver", l.PidsLimit, pids)
+		}
+		pids = l.PidsLimit
+	}
+	if pids > 0 {
+		b.host.PidsLimit = &pids
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Ulimit)) {
+		soft, hard, ok := strings.Cut(l.Ulimit[name], ":")
+		if !ok {
+			hard = soft
+		}
+		softLimit, softErr := strconv.ParseInt(soft, 10, 64)
+		hardLimit, hardErr := strconv.ParseInt(hard, 10, 64)
+		if softErr != nil || hardErr != nil {
+			return fmt.Errorf("ulimit: %s is %q; it must be a number, or soft:hard", name, l.Ulimit[name])
+		}
+		b.host.Ulimits = append(b.host.Ulimits, &container.Ulimit{Name: name, Soft: softLimit, Hard: hardLimit})
+	}
+	if b.start.Resources == nil {
+		return nil
+	}
+	return b.setResources(b.start.Resources)
+}
+
+const mebibyte = 1 << 20
+
+func (b *containerBuilder) setResources(r *driver.Resources) error {
+	l := b.task.limitConfig
+	hardMB, softMB := r.MemoryMB, int64(0)
+	switch {
+	case r.MemoryMaxMB == driver.NoMemoryLimit:
+		hardMB, softMB = 0, r.MemoryMB
+	case r.MemoryMaxMB > r.MemoryMB:
+		hardMB, softMB = r.MemoryMaxMB, r.MemoryMB
+	}
+	if l.MemoryHardLimit > 0 {
+		if l.MemoryHardLimit < r.MemoryMB {
+			return fmt.Errorf("memory_hard_limit is %d MB, less than the memory of the task, %d MB", l.MemoryHardLimit, r.MemoryMB)
+		}
+		hardMB, softMB = l.MemoryHardLimit, r.MemoryMB
+	}
+	b.host.Memory, b.host.MemoryReservation = hardMB*mebibyte, softMB*mebibyte
+	b.host.MemorySwap = b.host.Memory // the limit of memory and swap together: no swap
+	if shares := r.Linux.CPUShares; shares > 0 {
+		b.host.CPUShares = max(shares, 2) // the least that the kernel accepts
+	}
+	b.host.CpusetCpus = r.Linux.CpusetCpus
+	if l.CPUHardLimit {
+		const minQuota = 1000 // microseconds; the kernel refuses less
+		quota := int64(r.Linux.PercentTicks*float64(l.CPUCFSPeriod)) * int64(runtime.NumCPU())
+		b.host.CPUPeriod, b.host.CPUQuota = l.CPUCFSPeriod, max(quota, minQuota)
+	}
+	return nil
+}
+
+func (b *containerBuilder) setDevices() error {
+	devices := make([]deviceConfig, 0, len(b.task.Devices)+len(b.start.Devices))
+	for i, d := range b.task.Devices {
+		if d.HostPath == "" {
+			return fmt.Errorf("devices: host_path of device %d is empty", i+1)
+		}
+		if strings.Trim(d.CgroupPermissions, "rwm") != "" {
+			return fmt.Errorf("devices: cgroup_permissions of %s is %q; it can have the letters r, w and m", d.HostPath, d.CgroupPermissions)
+		}
+		devices = append(devices, d)
+	}
+	for _, d := range b.start.Devices {
+		devices = append(devices, deviceConfig{HostPath: d.HostPath, ContainerPath: d.TaskPath, CgroupPermissions: d.Permissions})
+	}
+	for _, d := range devices {
+		if d.ContainerPath == "" {
+			d.ContainerPath = d.HostPath
+		}
+		if d.CgroupPermissions == "" {
+			d.CgroupPermissions = "rwm"
+		}
+		b.host.Devices = append(b.host.Devices, container.DeviceMapping{
+			PathOnHost: d.HostPath, PathInContainer: d.ContainerPath, CgroupPermissions: d.CgroupPermissions,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package docker
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/hclspec/jsonschema"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// build builds the container of a task with a plugin block and a config block.
+func build(t *testing.T, plugin, task map[string]any, change func(*sdk.StartRequest)) (*container.Config, *container.HostConfig, error) {
+	t.Helper()
+	p := decodeBlock[pluginConfig](t, configSchema, plugin)
+	if err := p.validate(); err != nil {
+		return nil, nil, err
+	}
+	body := map[string]any{"image": "i:1"}
+	for name, value := range task {
+		body[name] = value
+	}
+	start := newTestStart(t, body)
+	for _, dir := range []string{"alloc", "web/local", "web/secrets", "web/private"} {
+		if err := os.MkdirAll(filepath.Join(start.AllocDir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if change != nil {
+		change(start)
+	}
+	var c taskConfig
+	if err := start.Config(&c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.validate(); err != nil {
+		return nil, nil, err
+	}
+	options, _, err := buildContainer(&p, &c, start)
+	if err != nil {
+		return nil, nil, err
+	}
+	return options.Config, options.HostConfig, nil
+}
+
+func list(values ...any) []any { return values }
+
+// TestRefusedOptions names every option that the operator's policy refuses by default.
+func TestRefusedOptions(t *testing.T) {
+	enabled := map[string]any{
+		"allow_privileged": true, "volumes": list(map[string]any{"enabled": true}),
+		"allow_caps": list("all"), "allow_runtimes": list("kata"),
+	}
+	for _, test := range []struct {
+		name string
+		task map[string]any
+		want string // part of the error
+	}{
+		{"privileged", map[string]any{"privileged": true}, "privileged is refused"},
+		{"pid namespace of the host", map[string]any{"pid_mode": "host"}, "pid_mode"},
+		{"ipc namespace of the host", map[string]any{"ipc_mode": "host"}, "ipc_mode"},
+		{"uts namespace of the host", map[string]any{"uts_mode": "host"}, "uts_mode"},
+		{"user namespace of the host", map[string]any{"userns_mode": "host"}, "userns_mode"},
+		{"cgroup namespace of the host", map[string]any{"cgroupns": "host"}, "cgroupns"},
+		{"pid namespace of another container", map[string]any{"pid_mode": "container:x"}, "pid_mode"},
+		{"capability", map[string]any{"cap_add": list("SYS_ADMIN")}, `cap_add: the capability "sys_admin" is not allowed`},
+		{"capability that the engine gives by default", map[string]any{"cap_add": list("net_raw")}, "net_raw"},
+		{"runtime", map[string]any{"runtime": "kata"}, `runtime "kata" is not allowed`},
+		{"path of the host", map[string]any{"volumes": list("/etc:/host")}, `volumes: "/etc:/host"`},
+		{"path above the task", map[string]any{"volumes": list("../other/secrets:/s")}, "outside of the directories of the task"},
+		{"bind mount of the host", map[string]any{"mount": list(map[string]any{"type": "bind", "source": "/etc", "target": "/host"})}, `mount "/host"`},
+		{"volume mount", map[string]any{"mounts": list(map[string]any{"source": "data", "target": "/data"})}, "type volume is refused"},
+		{"volume driver", map[string]any{"volume_driver": "nfs", "volumes": list("data:/data")}, "volume_driver is refused"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, _, err := build(t, nil, test.task, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("by default: %v, want an error with %q", err, test.want)
+			}
+			if _, _, err := build(t, enabled, test.task, nil); err != nil {
+				t.Errorf("with a configuration that allows it: %v", err)
+			}
+		})
+	}
+}
+
+// Links are followed before a path is compared with the directories of the task.
+func TestVolumeLinks(t *testing.T) {
+	volume := map[string]any{"volumes": list("local/link:/data")}
+	link := func(target string) func(*sdk.StartRequest) {
+		return func(s *sdk.StartRequest) {
+			if err := os.Symlink(target, filepath.Join(s.TaskDir(), "local", "link")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for target, allowed := range map[string]bool{
+		"/etc": false, "/etc/no-such-file": false, "../../../..": false, "../private": false,
+		"../secrets": true, "../../alloc": true,
+	} {
+		if _, _, err := build(t, nil, volume, link(target)); (err == nil) != allowed {
+			t.Errorf("a link to %s: %v, want allowed: %v", target, err, allowed)
+		}
+	}
+	_, host, err := build(t, nil, map[string]any{"volumes": list("local/new/dir:/data:ro")}, nil)
+	if err != nil || len(host.Binds) != 1 || !strings.HasSuffix(host.Binds[0], "/web/local/new/dir:/data:ro") {
+		t.Errorf("a directory that does not exist: %+v, %v", host, err)
+	}
+}
+
+func TestReplacedPathIsDetected(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "data")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkUnchanged([]string{path}); err != nil {
+		t.Errorf("a directory: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkUnchanged([]string{path}); err == nil {
+		t.Error("a directory that was replaced by a link is accepted")
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	for _, test := range []struct {
+		name               string
+		allowed, add, drop []any
+		wantAdd, wantDrop  []string
+	}{
+		{"default", nil, nil, nil, nil, []string{"NET_RAW"}},
+		{"added", list("net_admin", "chown"), list("CAP_NET_ADMIN"), nil, []string{"NET_ADMIN"}, nil},
+		{"all that is allowed", list("chown", "kill"), list("all"), nil, []string{"CHOWN", "KILL"}, nil},
+		{"all dropped", nil, list("chown"), list("ALL"), []string{"CHOWN"}, []string{"ALL"}},
+		{"everything is allowed", list("all"), list("sys_admin"), nil, []string{"SYS_ADMIN"}, []string{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plugin, task := map[string]any{}, map[string]any{}
+			for name, value := range map[string][]any{"cap_add": test.add, "cap_drop": test.drop} {
+				if value != nil {
+					task[name] = value
+				}
+			}
+			if test.allowed != nil {
+				plugin["allow_caps"] = test.allowed
+			}
+			_, host, err := build(t, plugin, task, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(host.CapAdd, test.wantAdd) {
+				t.Errorf("adds %v, want %v", host.CapAdd, test.wantAdd)
+			}
+			if test.wantDrop != nil && !slices.Equal(host.CapDrop, test.wantDrop) {
+				t.Errorf("drops %v, want %v", host.CapDrop, test.wantDrop)
+			}
+			if test.name == "all that is allowed" && !slices.Contains(host.CapDrop, "SETUID") {
+				t.Errorf("drops %v, want also SETUID, which the operator does not allow", host.CapDrop)
+			}
+		})
+	}
+}
+
+func TestMemory(t *testing.T) {
+	const mb = 1 << 20
+	for name, test := range map[string]struct {
+		resources  driver.Resources
+		hardLimit  int
+		hard, soft int64
+	}{
+		"memory is a hard limit":           {driver.Resources{MemoryMB: 100}, 0, 100 * mb, 0},
+		"memory_max is the hard limit":     {driver.Resources{MemoryMB: 100, MemoryMaxMB: 300}, 0, 300 * mb, 100 * mb},
+		"memory_hard_limit of the task":    {driver.Resources{MemoryMB: 100}, 200, 200 * mb, 100 * mb},
+		"unlimited, with a soft limit":     {driver.Resources{MemoryMB: 100, MemoryMaxMB: driver.NoMemoryLimit}, 0, 0, 100 * mb},
+		"no oversubscription on this node": {driver.Resources{MemoryMB: 100, MemoryMaxMB: 100}, 0, 100 * mb, 0},
+	} {
+		_, host, err := build(t, nil, map[string]any{"memory_hard_limit": test.hardLimit}, func(s *sdk.StartRequest) { s.Resources = &test.resources })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host.Memory != test.hard || host.MemoryReservation != test.soft || host.MemorySwap != test.hard {
+			t.Errorf("%s: hard %d, soft %d, swap %d; want %d, %d, %d", name, host.Memory, host.MemoryReservation, host.MemorySwap, test.hard, test.soft, test.hard)
+		}
+	}
+	_, _, err := build(t, nil, map[string]any{"memory_hard_limit": 50}, func(s *sdk.StartRequest) { s.Resources = &driver.Resources{MemoryMB: 100} })
+	if err == nil {
+		t.Error("memory_hard_limit below the memory of the task is accepted")
+	}
+}
+
+func TestPorts(t *testing.T) {
+	group := func(s *sdk.StartRequest) {
+		s.Resources = &driver.Resources{Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}, {Label: "same", Value: 20001}}}
+	}
+	config, host, err := build(t, nil, map[string]any{"ports": list("http", "same")}, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http, same := network.MustParsePort("80/tcp"), network.MustParsePort("20001/udp")
+	if got := host.PortBindings[http]; len(got) != 1 || got[0].HostPort != "20000" || got[0].HostIP.String() != "127.0.0.1" {
+		t.Errorf("port 80 is published as %v", got)
+	}
+	if _, ok := config.ExposedPorts[same]; !ok {
+		t.Errorf("the exposed ports are %v, want 20001/udp among them", config.ExposedPorts)
+	}
+	if _, host, err = build(t, nil, map[string]any{"ports": list("http"), "network_mode": "host"}, group); err != nil || len(host.PortBindings) > 0 {
+		t.Errorf("in the network of the host, ports are published: %v, %v", host, err)
+	}
+	if _, _, err := build(t, nil, map[string]any{"ports": list("https")}, group); err == nil || !strings.Contains(err.Error(), `"https"`) {
+		t.Errorf("an unknown label: %v", err)
+	}
+	task := func(s *sdk.StartRequest) {
+		s.Resources = &driver.Resources{Networks: []driver.NetworkResource{{IP: "10.0.0.1", DynamicPorts: []driver.NetworkPort{{Label: "db", Value: 20002}}}}}
+	}
+	if _, host, err = build(t, nil, map[string]any{"port_map": list(map[string]any{"db": 5432})}, task); err != nil || len(host.PortBindings[network.MustParsePort("5432/tcp")]) != 1 {
+		t.Errorf("port_map: %v, %v", host, err)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	config, _, err := build(t, map[string]any{"extra_labels": list("job_*", "short_alloc_id")}, map[string]any{"labels": list(map[string]any{"mine": "1"})}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"mine": "1", "com.hashicorp.nomad.alloc_id": "11111111-2222-3333-4444-555555555555", "com.hashicorp.nomad.job_name": "job",
+		"com.hashicorp.nomad.job_id": "", "com.hashicorp.nomad.short_alloc_id": "11111111",
+		"nomad-lite.task_name": "web", "nomad-lite.node_id": "node", "nomad-lite.start_id": "11111111-2222-3333-4444-555555555555/web/0badcafe",
+	}
+	if !reflect.DeepEqual(config.Labels, want) {
+		t.Errorf("the labels are %v, want %v", config.Labels, want)
+	}
+	if _, _, err := build(t, nil, map[string]any{"labels": list(map[string]any{labelNodeID: "other"})}, nil); err == nil {
+		t.Error("a task can set a label of the driver")
+	}
+}
+
+// TestEveryOptionIsUsed sets each option of the task schema and expects that the container or
+// the pull differs, so that no option is accepted and ignored.
+func TestEveryOptionIsUsed(t *testing.T) {
+	allowed := map[string]any{
+		"allow_privileged": true, "volumes": list(map[string]any{"enabled": true}), "allow_caps": list("all"), "allow_runtimes": list("kata"),
+	}
+	resources := func(s *sdk.StartRequest) {
+		s.Resources = &driver.Resources{MemoryMB: 1, Linux: driver.LinuxResources{PercentTicks: 0.5},
+			Ports:    []driver.PortMapping{{Label: "p", Value: 1}},
+			Networks: []driver.NetworkResource{{DynamicPorts: []driver.NetworkPort{{Label: "q", Value: 2}}}}}
+	}
+	tmpfs := list(map[string]any{"type": "tmpfs", "target": "/t", "tmpfs_options": list(map[string]any{"size": 1 << 20})})
+	values := map[string]map[string]any{ // by option; the values of other options that it needs
+		"entrypoint": {"entrypoint": list("x")}, "command": {"command": "x"}, "args": {"args": list("x")}, "work_dir": {"work_dir": "/x"},
+		"labels": {"labels": list(map[string]any{"a": "b"})}, "group_add": {"group_add": list("1")}, "init": {"init": true},
+		"interactive": {"interactive": true}, "tty": {"tty": true}, "healthchecks": {"healthchecks": list(map[string]any{"disable": true})},
+		"hostname": {"hostname": "x"}, "network_mode": {"network_mode": "host"}, "ports": {"ports": list("p")},
+		"port_map": {"port_map": list(map[string]any{"q": 3})}, "extra_hosts": {"extra_hosts": list("a:1.2.3.4")},
+		"dns_servers": {"dns_servers": list("1.1.1.1")}, "dns_search_domains": {"dns_search_domains": list("x")}, "dns_options": {"dns_options": list("x")},
+		"volumes": {"volumes": list("/a:/b")}, "volume_driver": {"volume_driver": "x"}, "mount": {"mount": tmpfs}, "mounts": {"mounts": tmpfs},
+		"devices": {"devices": list(map[string]any{"host_path": "/dev/null"})}, "readonly_rootfs": {"readonly_rootfs": true},
+		"storage_opt": {"storage_opt": list(map[string]any{"size": "1G"})}, "privileged": {"privileged": true}, "cap_add": {"cap_add": list("kill")},
+		"cap_drop": {"cap_drop": list("kill")}, "ipc_mode": {"ipc_mode": "none"}, "pid_mode": {"pid_mode": "host"}, "uts_mode": {"uts_mode": "host"},
+		"userns_mode": {"userns_mode": "host"}, "cgroupns": {"cgroupns": "host"}, "runtime": {"runtime": "kata"},
+		"security_opt": {"security_opt": list("no-new-privileges")}, "sysctl": {"sysctl": list(map[string]any{"a": "b"})},
+		"cpu_hard_limit": {"cpu_hard_limit": true}, "cpu_cfs_period": {"cpu_hard_limit": true, "cpu_cfs_period": 50000},
+		"memory_hard_limit": {"memory_hard_limit": 9}, "oom_score_adj": {"oom_score_adj": 9}, "pids_limit": {"pids_limit": 9},
+		"shm_size": {"shm_size": 9}, "ulimit": {"ulimit": list(map[string]any{"nofile": "1:2"})}, "logging": {"logging": list(map[string]any{"type": "local"})},
+	}
+	// The other tests use these options, or they are in the network's endpoint.
+	elsewhere := []string{
+		"image", "load", "force_pull", "image_pull_timeout", "auth", "auth_soft_fail", "isolation", "container_exists_attempts",
+		"network_aliases", "ipv4_address", "ipv6_address", "mac_address", "advertise_ipv6_address",
+	}
+	config, host, err := build(t, allowed, nil, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The directory of the allocation is another one in each build.
+	allocDir := regexp.MustCompile(`"/[^"]*/11111111-`)
+	describe := func(config *container.Config, host *container.HostConfig) string {
+		text, err := json.Marshal([]any{config, host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return allocDir.ReplaceAllString(string(text), `"/11111111-`)
+	}
+	unchanged := describe(config, host)
+	for name := range block.JSONSchema(taskSchema)["properties"].(map[string]jsonschema.Schema) {
+		if name == "//" {
+			continue // a comment of the JSON syntax
+		}
+		value, ok := values[name]
+		if !ok {
+			if !slices.Contains(elsewhere, name) {
+				t.Errorf("no value for the option %s", name)
+			}
+			continue
+		}
+		gotConfig, gotHost, err := build(t, allowed, value, resources)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if describe(gotConfig, gotHost) == unchanged {
+			t.Errorf("the option %s changes nothing", name)
+		}
+	}
+}

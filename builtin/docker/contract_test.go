@@ -1,0 +1,36 @@
+package docker
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) {
+	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
+}
+
+// testPlugin runs scripts in the pid namespace of the host, because a process with the pid
+// 1 of a namespace cannot send itself a signal, as a case of the suite does.
+func testPlugin(e *dockertest.Engine) sdktest.Plugin {
+	return sdktest.Plugin{
+		Path:   os.Args[0],
+		Config: map[string]any{"endpoint": e.Host, "allow_privileged": true, "gc": []any{map[string]any{"image": false}}},
+		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
+			return map[string]any{"image": dockertest.Image, "command": "/bin/sh", "args": []any{"-c", script}, "pid_mode": "host"}
+		}},
+	}
+}
+
+func TestContract(t *testing.T) {
+	e := dockertest.Start(t)
+	sdktest.Driver(t, testPlugin(e))
+	if names := e.ContainerNames(t); len(names) > 0 {
+		t.Errorf("containers remain: %v", names)
+	}
+}
+
+func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin(dockertest.Start(b))) }

@@ -1,0 +1,141 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Name is the name of the driver in a job.
+const Name = "docker"
+
+// Driver is the driver docker. Its zero value is ready for use.
+type Driver struct {
+	mu           sync.Mutex
+	config       pluginConfig
+	engine       engineRef // unset until Configure
+	images       *imageStore
+	wasReachable bool // wasReachable: a fingerprint has found the engine
+
+	attributes attributeCache
+	reaper     reaper
+}
+
+var (
+	_ sdk.Driver[*task]    = (*Driver)(nil)
+	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Configurer       = (*Driver)(nil)
+	_ sdk.Fingerprinter    = (*Driver)(nil)
+	_ sdk.OrphanKiller     = (*Driver)(nil)
+	_ sdk.Shutdowner       = (*Driver)(nil)
+
+	_ sdk.Signaler           = (*task)(nil)
+	_ sdk.Execer             = (*task)(nil)
+	_ sdk.StatsProvider      = (*task)(nil)
+	_ sdk.StateProvider      = (*task)(nil)
+	_ sdk.NetworkReporter    = (*task)(nil)
+	_ sdk.AttributesProvider = (*task)(nil)
+	_ sdk.Destroyer          = (*task)(nil)
+)
+
+// Info describes the driver.
+func (d *Driver) Info() sdk.DriverInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return sdk.DriverInfo{
+		Name:         Name,
+		Version:      "0.1.0",
+		ConfigSchema: configSchema,
+		TaskSchema:   taskSchema,
+
+		FingerprintInterval: fingerprintInterval,
+
+		Capabilities: driver.Capabilities{
+			SendSignals: true,
+			Exec:        true,
+			FSIsolation: driver.FSIsolationImage,
+			// A group with a network namespace needs a container that owns the namespace,
+			// which this driver does not make.
+			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkTask},
+			MountConfigs:          driver.MountConfigsAny,
+			DisableLogCollection:  d.config.DisableLogCollection,
+		},
+	}
+}
+
+// Configure stores the configuration. It does not connect to the engine.
+func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
+	var config pluginConfig
+	if err := c.Decode(&config); err != nil {
+		return err
+	}
+	if err := config.validate(); err != nil {
+		return err
+	}
+	engine, err := newEngine(&config)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.config, d.engine = config, newEngineRef(engine)
+	if d.images == nil {
+		d.images = newImageStore()
+	}
+	d.images.configure(engine, &config)
+	return nil
+}
+
+// newEngine returns a client for the configured engine, which connects with the first call
+// and then uses the highest version of the API that both sides know.
+func newEngine(c *pluginConfig) (*client.Client, error) {
+	opts := []client.Opt{client.FromEnv}
+	if c.TLS != (tlsConfig{}) {
+		opts = append(opts, client.WithTLSClientConfig(c.TLS.CA, c.TLS.Cert, c.TLS.Key))
+	}
+	if c.Endpoint != "" {
+		opts = append(opts, client.WithHost(c.Endpoint))
+	}
+	engine, err := client.New(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("the address of the Docker engine: %w", err)
+	}
+	return engine, nil
+}
+
+// current returns the configuration and the client. The error is for a host that has not
+// configured the driver.
+func (d *Driver) current() (*pluginConfig, *client.Client, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.engine.isSet() {
+		return nil, nil, errors.New("the driver is not configured")
+	}
+	config := d.config
+	return &config, d.engine.client(), nil
+}
+
+// Shutdown stops the background work of the driver. Containers continue.
+func (d *Driver) Shutdown(context.Context) error {
+	d.reaper.stop()
+	return nil
+}
+
+// engineError marks an error of the engine as recoverable unless the engine has refused
+// the request, because the same request would be refused again.
+func engineError(err error) error {
+	if err == nil || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) {
+		return err
+	}
+	return sdk.Recoverable(err)
+}
+
+// isGone reports whether an error means that the container does not exist.
+func isGone(err error) bool { return cerrdefs.IsNotFound(err) }

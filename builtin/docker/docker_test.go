@@ -1,0 +1,177 @@
+package docker
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+func TestFingerprint(t *testing.T) {
+	e := newFakeEngine(t)
+	e.close()
+	d := newTestDriver(t, e.host, nil)
+	if f := d.Fingerprint(t.Context()); f.Health != driver.HealthUndetected || !strings.Contains(f.HealthDescription, e.host) {
+		t.Errorf("before there is an engine: %+v", f)
+	}
+	e.listen(t)
+	e.handle("GET /info", reply(http.StatusOK, map[string]any{"ServerVersion": "20.10", "OSType": "linux", "Runtimes": map[string]any{"runc": map[string]any{}, "kata": map[string]any{}}}))
+	e.handle("GET /networks/bridge", reply(http.StatusOK, map[string]any{"IPAM": map[string]any{"Config": list(map[string]any{"Subnet": "172.17.0.0/16", "Gateway": "172.17.0.1"})}}))
+	f := d.Fingerprint(t.Context())
+	if f.Health != driver.HealthHealthy {
+		t.Fatalf("with an engine: %+v", f)
+	}
+	for name, want := range map[string]any{
+		"driver.docker": true, "driver.docker.version": "20.10", "driver.docker.os_type": "linux", "driver.docker.runtimes": "kata,runc",
+		"driver.docker.bridge_ip": "172.17.0.1", "driver.docker.privileged.enabled": false, "driver.docker.volumes.enabled": false,
+	} {
+		if got := f.Attributes[name].Value; got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if d.Fingerprint(t.Context()); e.count("GET /info") != 1 {
+		t.Errorf("the attributes were read %d times, want once while the engine answers", e.count("GET /info"))
+	}
+	e.close()
+	if f := d.Fingerprint(t.Context()); f.Health != driver.HealthUnhealthy || len(f.Attributes) > 0 {
+		t.Errorf("after the end of the engine: %+v", f)
+	}
+	e.listen(t)
+	if f := d.Fingerprint(t.Context()); f.Health != driver.HealthHealthy || e.count("GET /info") != 2 {
+		t.Errorf("after the return of the engine: %+v", f)
+	}
+}
+
+// Options of Nomad's driver that this driver does not have are refused by their names.
+func TestRefusedConfiguration(t *testing.T) {
+	for name, body := range map[string]map[string]any{
+		"infra_image":                            {"infra_image": "pause"},
+		"infra_image_pull_timeout":               {"infra_image_pull_timeout": "1m"},
+		"windows_allow_insecure_container_admin": {"windows_allow_insecure_container_admin": true},
+		"pull_activity_timeout":                  {"pull_activity_timeout": "soon"},
+		"gc.image_delay":                         {"gc": list(map[string]any{"image_delay": "-1s"})},
+		"pids_limit":                             {"pids_limit": -1},
+		"extra_labels":                           {"extra_labels": list("no_such_label")},
+		"selinuxlabel":                           {"volumes": list(map[string]any{"selinuxlabel": "x"})},
+		"logging":                                {"logging": list(map[string]any{"type": "local", "driver": "syslog"})},
+	} {
+		c := decodeBlock[pluginConfig](t, configSchema, body)
+		if err := c.validate(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, want an error that names it", name, err)
+		}
+	}
+}
+
+// A start that fails leaves no container, also if the engine dies in between.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	start := newTestStart(t, map[string]any{"image": "app:1"})
+	for name, test := range map[string]struct {
+		status      int
+		recoverable bool
+	}{
+		"the engine refuses": {http.StatusBadRequest, false},
+		"the engine fails":   {http.StatusInternalServerError, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newFakeEngine(t)
+			e.handle("GET /images/app:1/json", reply(http.StatusOK, map[string]any{"Id": testImageID}))
+			e.handle("POST /containers/create", reply(http.StatusCreated, map[string]any{"Id": "c1"}))
+			e.handle("POST /containers/c1/start", reply(test.status, map[string]any{"message": "no such command"}))
+			e.handle("DELETE /containers/c1", reply(http.StatusNoContent, nil))
+			d := newTestDriver(t, e.host, nil)
+			_, err := d.Start(t.Context(), start)
+			if err == nil || !strings.Contains(err.Error(), "no such command") || driver.IsRecoverable(err) != test.recoverable {
+				t.Errorf("%v, recoverable: %v; want recoverable: %v", err, driver.IsRecoverable(err), test.recoverable)
+			}
+			if e.count("DELETE /containers/c1") != 1 {
+				t.Error("the container was not removed")
+			}
+			if len(d.images.containers) > 0 {
+				t.Error("the image is still in use")
+			}
+		})
+	}
+	dead := newTestDriver(t, "unix:///no/such/socket", nil)
+	if _, err := dead.Start(t.Context(), start); !driver.IsRecoverable(err) {
+		t.Errorf("without an engine: %v, want a recoverable error", err)
+	}
+}
+
+// A container of another owner is not removed for its name.
+func TestNameOfAnotherOwner(t *testing.T) {
+	for name, test := range map[string]struct {
+		labels  map[string]any
+		removed int
+	}{
+		"container of an earlier start": {map[string]any{labelAllocID: "11111111-2222-3333-4444-555555555555", labelTaskName: "web"}, 1},
+		"container of another owner":    {map[string]any{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newFakeEngine(t)
+			d := newTestDriver(t, e.host, nil)
+			options, _, err := buildContainer(&d.config, &taskConfig{imageConfig: imageConfig{Image: "app:1"}}, newTestStart(t, map[string]any{"image": "app:1"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.handle("POST /containers/create", func(w http.ResponseWriter, r *http.Request) {
+				if e.count("DELETE /containers/old") == 0 {
+					reply(http.StatusConflict, map[string]any{"message": "the name is in use"})(w, r)
+					return
+				}
+				reply(http.StatusCreated, map[string]any{"Id": "new"})(w, r)
+			})
+			e.handle("GET /containers/"+options.Name+"/json", reply(http.StatusOK, map[string]any{"Id": "old", "Config": map[string]any{"Labels": test.labels}}))
+			e.handle("DELETE /containers/old", reply(http.StatusNoContent, nil))
+			id, err := createContainer(t.Context(), d.engine.client(), options, 5)
+			if e.count("DELETE /containers/old") != test.removed || (err == nil) != (test.removed == 1) {
+				t.Errorf("got %q, %v; the old container was removed %d times, want %d", id, err, e.count("DELETE /containers/old"), test.removed)
+			}
+		})
+	}
+}
+
+// Only old containers of this node that belong to no task are removed.
+func TestDanglingContainers(t *testing.T) {
+	e := newFakeEngine(t)
+	now := time.Now().Unix()
+	labels := func(node, start string) map[string]any { return map[string]any{labelNodeID: node, labelStartID: start} }
+	e.handle("GET /containers/json", reply(http.StatusOK, list(
+		map[string]any{"Id": "dangling", "Created": now - 1000, "Labels": labels("node", "gone")},
+		map[string]any{"Id": "young", "Created": now, "Labels": labels("node", "new")},
+		map[string]any{"Id": "owned", "Created": now - 1000, "Labels": labels("node", "known")},
+		map[string]any{"Id": "foreign", "Created": now - 1000, "Labels": labels("other node", "x")},
+	)))
+	e.handle("DELETE /containers/dangling", reply(http.StatusNoContent, nil))
+	d := newTestDriver(t, e.host, nil)
+	d.reaper.add(d, "node", "known")
+	config := d.config.GC.DanglingContainers
+	config.DryRun = true
+	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
+		t.Errorf("dry_run has removed a container: %v", err)
+	}
+	config.DryRun = false
+	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), config, hclog.NewNullLogger()); err != nil {
+		t.Error(err)
+	}
+	for id, want := range map[string]int{"dangling": 1, "young": 0, "owned": 0, "foreign": 0} {
+		if got := e.count("DELETE /containers/" + id); got != want {
+			t.Errorf("the container %q was removed %d times, want %d", id, got, want)
+		}
+	}
+}
+
+func TestEngineMayExist(t *testing.T) {
+	e := newFakeEngine(t)
+	for host, want := range map[string]bool{
+		e.host: true, "unix:///no/such/socket": false, "tcp://127.0.0.1:2375": true,
+	} {
+		t.Setenv("DOCKER_HOST", host)
+		if got := EngineMayExist(); got != want {
+			t.Errorf("DOCKER_HOST=%s: %v, want %v", host, got, want)
+		}
+	}
+}

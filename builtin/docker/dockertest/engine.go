@@ -1,0 +1,261 @@
+package dockertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+)
+
+// Image is the name of an image that each engine has: a static busybox, with the file
+// /www/index.html, whose content is "hello\n".
+const Image = "nomad-lite-test:1"
+
+// Engine is a Docker engine whose data, containers and socket are in a directory of the
+// test. Other engines of the machine are not affected.
+type Engine struct {
+	Host string // Host is the address of the engine, for DOCKER_HOST
+	*client.Client
+
+	dir string
+	cmd *exec.Cmd
+}
+
+// startTimeout limits how long an engine can take to answer.
+const startTimeout = 60 * time.Second
+
+// Start starts an engine that ends with the test, with its containers. It skips the test
+// if that is impossible here; with NOMAD_LITE_CI set, it fails the test instead. Only one engine
+// of tests runs at a time, because engines share the bridge of the machine.
+func Start(t testing.TB) *Engine {
+	t.Helper()
+	unavailable := t.Skipf
+	if os.Getenv("NOMAD_LITE_CI") != "" {
+		unavailable = t.Fatalf
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("a Docker engine needs root")
+	}
+	if _, err := exec.LookPath("dockerd"); err != nil {
+		unavailable("install docker.io: %v", err)
+	}
+	busybox, err := findBusybox()
+	if err != nil {
+		unavailable("install busybox-static: %v", err)
+	}
+	lock(t)
+	// A short path, because the path of a socket is limited.
+	dir, err := os.MkdirTemp("/tmp", "nomad-lite-engine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir}
+	if e.Client, err = client.New(client.WithHost(e.Host)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.removeContainers(t)
+		e.Stop(t, syscall.SIGTERM)
+		unmountBelow(t, dir) // an engine that was killed leaves mounts
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove the directory of the engine: %v", err)
+		}
+	})
+	e.Run(t)
+	e.importImage(t, busybox)
+	return e
+}
+
+func unmountBelow(t testing.TB, dir string) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Error(err)
+	}
+	// The last mount first: mounts can be below others.
+	for _, line := range slices.Backward(strings.Split(strings.TrimSpace(string(mounts)), "\n")) {
+		const mountPoint = 4 // index of the field
+		if fields := strings.Fields(line); strings.HasPrefix(fields[mountPoint], dir+"/") {
+			if err := unix.Unmount(fields[mountPoint], unix.MNT_DETACH); err != nil {
+				t.Errorf("unmount %s: %v", fields[mountPoint], err)
+			}
+		}
+	}
+}
+
+// lock waits until no other test has an engine.
+func lock(t testing.TB) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "nomad-lite-engine.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run starts the engine, again after Stop. It must be called in the goroutine of the test.
+func (e *Engine) Run(t testing.TB) {
+	t.Helper()
+	if err := e.TryRun(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TryRun is like Run, and can be called in any goroutine.
+func (e *Engine) TryRun() error {
+	// The containerd of an engine that was killed has been killed, too. Until its parent reaps it, the next engine would
+	// find its process, and wait for it.
+	if err := os.Remove(filepath.Join(e.dir, "exec/containerd/containerd.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(e.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	e.cmd = exec.Command("dockerd", "--data-root", filepath.Join(e.dir, "data"), "--exec-root", filepath.Join(e.dir, "exec"),
+		"--pidfile", filepath.Join(e.dir, "pid"), "--host", e.Host, "--iptables=false", "--ip-masq=false", "--ip-forward=false")
+	e.cmd.Stdout, e.cmd.Stderr = log, log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := e.cmd.Start(); err != nil {
+		e.cmd = nil
+		return err
+	}
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(50 * time.Millisecond) {
+		_, err := e.Client.Ping(context.Background(), client.PingOptions{NegotiateAPIVersion: true})
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			text, _ := os.ReadFile(filepath.Join(e.dir, "log"))
+			return fmt.Errorf("the engine does not answer: %w\n%s", err, text[max(0, len(text)-4000):])
+		}
+	}
+}
+
+// Stop ends the engine with a signal, and waits for its end. It does nothing if the engine
+// does not run.
+func (e *Engine) Stop(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	if e.cmd == nil {
+		return
+	}
+	if err := e.cmd.Process.Signal(signal); err != nil {
+		t.Errorf("stop the engine: %v", err)
+	}
+	_ = e.cmd.Wait() // the status of a process that was stopped by a signal is an error
+	e.cmd = nil
+}
+
+// ContainerNames returns the names of all containers, also of those that have exited.
+func (e *Engine) ContainerNames(t testing.TB) []string {
+	t.Helper()
+	list, err := e.Client.ContainerList(context.Background(), client.ContainerListOptions{All: true})
+	if err != nil {
+		t.Errorf("list the containers: %v", err) // no Fatal: a cleanup goes on
+		return nil
+	}
+	var names []string
+	for _, c := range list.Items {
+		names = append(names, strings.TrimPrefix(c.Names[0], "/"))
+	}
+	return names
+}
+
+func (e *Engine) removeContainers(t testing.TB) {
+	if e.cmd == nil {
+		if err := e.TryRun(); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+	for _, name := range e.ContainerNames(t) {
+		if _, err := e.Client.ContainerRemove(context.Background(), name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil {
+			t.Errorf("remove the container %s: %v", name, err)
+		}
+	}
+}
+
+// findBusybox returns the path of a static busybox.
+func findBusybox() (string, error) {
+	path, err := exec.LookPath("busybox")
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("ldd", path).CombinedOutput(); err == nil {
+		return "", fmt.Errorf("%s is not static: %s", path, out)
+	}
+	return path, nil
+}
+
+func (e *Engine) importImage(t testing.TB, busybox string) {
+	t.Helper()
+	archive, err := imageArchive(busybox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, tag, _ := strings.Cut(Image, ":")
+	source := client.ImageImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
+	result, err := e.Client.ImageImport(context.Background(), source, name, client.ImageImportOptions{Tag: tag})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer result.Close()
+	var progress bytes.Buffer
+	if _, err := progress.ReadFrom(result); err != nil || strings.Contains(progress.String(), `"error"`) {
+		t.Fatalf("import the image: %v: %s", err, progress.String())
+	}
+}
+
+// imageArchive returns the file system of the image as a tar archive.
+func imageArchive(busybox string) ([]byte, error) {
+	program, err := os.ReadFile(busybox)
+	if err != nil {
+		return nil, err
+	}
+	applets, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		return nil, err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	add := func(h tar.Header, content []byte) {
+		h.Size = int64(len(content))
+		if err == nil {
+			err = w.WriteHeader(&h)
+		}
+		if err == nil {
+			_, err = w.Write(content)
+		}
+	}
+	for _, dir := range []string{"bin", "etc", "www", "root"} {
+		add(tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}, nil)
+	}
+	add(tar.Header{Name: "tmp", Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
+	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, program)
+	for applet := range strings.FieldsSeq(string(applets)) {
+		if applet != "busybox" {
+			add(tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
+		}
+	}
+	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"))
+	add(tar.Header{Name: "etc/group", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:\nnogroup:x:65534:\n"))
+	add(tar.Header{Name: "www/index.html", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("hello\n"))
+	if err != nil {
+		return nil, err
+	}
+	return archive.Bytes(), w.Close()
+}

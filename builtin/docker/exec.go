@@ -1,0 +1,150 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Exec runs a command in the container.
+func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
+	fail := func(err error) (driver.ExitResult, error) {
+		return driver.ExitResult{}, engineError(fmt.Errorf("run a command in the container %s: %w", t.state.ContainerName, err))
+	}
+	created, err := t.engine.client().ExecCreate(ctx, t.state.ContainerID, client.ExecCreateOptions{
+		Cmd: e.Command, TTY: e.TTY, AttachStdin: e.Stdin != nil, AttachStdout: true, AttachStderr: true,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	attached, err := t.engine.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: e.TTY})
+	if err != nil {
+		return fail(err)
+	}
+	defer attached.Close()
+	stop := context.AfterFunc(ctx, func() {
+		t.killExec(created.ID)
+		attached.Close()
+	})
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if e.Stdin != nil {
+		go func() {
+			_, _ = io.Copy(attached.Conn, e.Stdin) // fails when the command no longer reads
+			if e.TTY {
+				_, _ = attached.Conn.Write([]byte{4}) // EOT; if the connection were closed, the engine would drop output
+				return
+			}
+			_ = attached.CloseWrite()
+		}()
+	}
+	if e.TTY && e.Resize != nil {
+		go t.resizeExec(ctx, created.ID, e.Resize)
+	}
+	stdout, stderr := e.Stdout, e.Stderr
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	if stderr == nil {
+		stderr = io.Discard
+	}
+	if e.TTY {
+		_, err = io.Copy(stdout, attached.Reader)
+	} else {
+		_, err = stdcopy.StdCopy(stdout, stderr, attached.Reader)
+	}
+	if ctx.Err() != nil {
+		return driver.ExitResult{}, ctx.Err()
+	}
+	if err != nil {
+		t.killExec(created.ID)
+		return fail(err)
+	}
+	code, err := t.execExitCode(ctx, created.ID)
+	if err != nil {
+		return fail(err)
+	}
+	return driver.ExitResult{ExitCode: code}, nil
+}
+
+// execExitCode returns the exit code of a command whose output has ended. The engine can
+// record the exit somewhat later than the end of the output.
+func (t *task) execExitCode(ctx context.Context, id string) (int, error) {
+	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
+		inspected, err := t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+		if err != nil {
+			return 0, err
+		}
+		if !inspected.Running {
+			return inspected.ExitCode, nil
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// resizeExec sets the size of the terminal until ctx ends. The terminal exists some time
+// after the command was attached, so the first size is sent again until it is accepted.
+func (t *task) resizeExec(ctx context.Context, id string, sizes <-chan driver.TerminalSize) {
+	var size driver.TerminalSize
+	retry := make(<-chan time.Time)
+	for {
+		select {
+		case next, ok := <-sizes:
+			if !ok {
+				sizes = nil
+				continue
+			}
+			size = next
+		case <-retry:
+		case <-ctx.Done():
+			return
+		}
+		retry = nil
+		if _, err := t.engine.client().ExecResize(ctx, id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)}); err != nil {
+			retry = time.After(20 * time.Millisecond)
+		}
+	}
+}
+
+// killExec kills a command. The engine has no call for that, so the process is killed by
+// its pid, which works for an engine on this machine and a plugin with the right to do it.
+func (t *task) killExec(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
+	defer cancel()
+	inspected, err := t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+	for err == nil && inspected.PID == 0 { // the output can arrive before the engine knows the process
+		time.Sleep(20 * time.Millisecond)
+		inspected, err = t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+	}
+	if err != nil || !inspected.Running || inspected.PID <= 1 {
+		return
+	}
+	fd, err := unix.PidfdOpen(inspected.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	// The pid must be of a process in the container: it could be a pid of another machine.
+	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", inspected.PID))
+	if err != nil || !strings.Contains(string(cgroups), t.state.ContainerID) {
+		return
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		t.start.Logger().Warn("a cancelled command continues in the container", "container", t.state.ContainerName, "error", err)
+	}
+}

@@ -1,0 +1,134 @@
+package docker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+)
+
+// setIsolation applies the operator's policy to namespaces, capabilities, runtimes and
+// security options.
+func (b *containerBuilder) setIsolation() error {
+	i := b.task.isolationConfig
+	if i.Privileged && !b.plugin.AllowPrivileged {
+		return errors.New(`privileged is refused: the operator must set allow_privileged = true in the configuration of the driver "docker"`)
+	}
+	for _, mode := range []struct{ option, value string }{
+		{"ipc_mode", i.IPCMode}, {"pid_mode", i.PIDMode}, {"uts_mode", i.UTSMode}, {"userns_mode", i.UsernsMode}, {"cgroupns", i.CgroupNS},
+	} {
+		if (mode.value == "host" || strings.HasPrefix(mode.value, "container:")) && !b.plugin.AllowPrivileged {
+			return fmt.Errorf("%s = %q is refused, because the task would share a namespace: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode.option, mode.value)
+		}
+	}
+	b.host.Privileged = i.Privileged
+	b.host.IpcMode = container.IpcMode(i.IPCMode)
+	b.host.PidMode = container.PidMode(i.PIDMode)
+	b.host.UTSMode = container.UTSMode(i.UTSMode)
+	b.host.UsernsMode = container.UsernsMode(i.UsernsMode)
+	b.host.CgroupnsMode = container.CgroupnsMode(i.CgroupNS)
+	b.host.Sysctls = i.Sysctl
+	b.host.ReadonlyRootfs = b.task.ReadonlyRootfs
+	b.host.StorageOpt = b.task.StorageOpt
+	if err := b.setRuntime(); err != nil {
+		return err
+	}
+	if err := b.setCapabilities(); err != nil {
+		return err
+	}
+	for _, opt := range i.SecurityOpt {
+		parsed, err := b.securityOpt(opt)
+		if err != nil {
+			return fmt.Errorf("security_opt: %w", err)
+		}
+		b.host.SecurityOpt = append(b.host.SecurityOpt, parsed)
+	}
+	return nil
+}
+
+func (b *containerBuilder) setRuntime() error {
+	name := b.task.Runtime
+	if _, ok := b.start.DeviceEnv["NVIDIA_VISIBLE_DEVICES"]; ok {
+		if name != "" && name != b.plugin.NvidiaRuntime {
+			return fmt.Errorf("runtime is %q, and the task's GPU needs the runtime %q: remove the option", name, b.plugin.NvidiaRuntime)
+		}
+		name = b.plugin.NvidiaRuntime
+	}
+	if name != "" && !slices.Contains(b.plugin.AllowRuntimes, name) {
+		return fmt.Errorf("runtime %q is not allowed: allow_runtimes in the configuration of the driver \"docker\" has %s", name, strings.Join(b.plugin.AllowRuntimes, ", "))
+	}
+	b.host.Runtime = name
+	return nil
+}
+
+// engineCaps are the capabilities that the engine gives a container by default.
+var engineCaps = append(slices.Clone(defaultAllowCaps), "net_raw")
+
+// setCapabilities drops the engine's default capabilities that the operator does not
+// allow, and adds and drops those of the task.
+func (b *containerBuilder) setCapabilities() error {
+	allowed := normalizeCaps(b.plugin.AllowCaps)
+	add, drop := normalizeCaps(b.task.CapAdd), normalizeCaps(b.task.CapDrop)
+	allowsAll := slices.Contains(allowed, "all")
+	if slices.Contains(add, "all") && !allowsAll {
+		add = allowed // as under Nomad, "all" means all that the operator allows
+	}
+	for _, name := range add {
+		if !allowsAll && !slices.Contains(allowed, name) {
+			return fmt.Errorf("cap_add: the capability %q is not allowed: allow_caps in the configuration of the driver \"docker\" has %s", name, strings.Join(b.plugin.AllowCaps, ", "))
+		}
+	}
+	if !allowsAll && !slices.Contains(drop, "all") && !b.task.Privileged {
+		for _, name := range engineCaps {
+			if !slices.Contains(allowed, name) && !slices.Contains(drop, name) {
+				drop = append(drop, name)
+			}
+		}
+	}
+	b.host.CapAdd, b.host.CapDrop = engineCapNames(add), engineCapNames(drop)
+	return nil
+}
+
+// normalizeCaps returns names of capabilities in lower case and without "cap_".
+func normalizeCaps(names []string) []string {
+	normal := make([]string, 0, len(names))
+	for _, name := range names {
+		normal = append(normal, strings.TrimPrefix(strings.ToLower(name), "cap_"))
+	}
+	return normal
+}
+
+func engineCapNames(names []string) []string {
+	var all []string
+	for _, name := range names {
+		all = append(all, strings.ToUpper(name))
+	}
+	return all
+}
+
+// securityOpt replaces the path of a seccomp profile by the profile, as Docker's command
+// line does: the engine does not read files of clients.
+func (b *containerBuilder) securityOpt(opt string) (string, error) {
+	key, value, _ := strings.Cut(opt, "=")
+	if key != "seccomp" || value == "unconfined" || value == "builtin" {
+		return opt, nil
+	}
+	path, err := b.hostPath(value)
+	if err != nil {
+		return "", err
+	}
+	profile, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the seccomp profile: %w", err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, profile); err != nil {
+		return "", fmt.Errorf("the seccomp profile %s is not JSON", value) // the cause would quote the file
+	}
+	return key + "=" + compact.String(), nil
+}

@@ -1,0 +1,228 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// logMessage is a message in the log of a fake engine.
+type logMessage struct {
+	stream int
+	at     time.Time
+	text   string
+}
+
+// encode returns the message as the engine sends it.
+func (m logMessage) encode(tty bool) []byte {
+	body := m.at.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + m.text
+	if tty {
+		return []byte(body)
+	}
+	header := make([]byte, 8, 8+len(body))
+	header[0] = byte(m.stream + 1)
+	binary.BigEndian.PutUint32(header[4:], uint32(len(body)))
+	return append(header, body...)
+}
+
+// logsHandler sends messages since the time of the request. It breaks off after a random
+// number of bytes, except for a request that does not follow.
+func logsHandler(messages []logMessage, tty bool, random *rand.Rand) http.HandlerFunc {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, r *http.Request) {
+		var body bytes.Buffer
+		since := time.Unix(0, 0)
+		if text := r.URL.Query().Get("since"); text != "" {
+			var seconds, nanoseconds int64
+			if _, err := fmt.Sscanf(text, "%d.%d", &seconds, &nanoseconds); err != nil {
+				panic(err)
+			}
+			since = time.Unix(seconds, nanoseconds)
+		}
+		for _, m := range messages {
+			if !m.at.Before(since) {
+				body.Write(m.encode(tty))
+			}
+		}
+		data := body.Bytes()
+		if r.URL.Query().Get("follow") == "1" {
+			mu.Lock()
+			data = data[:random.IntN(len(data)+1)]
+			mu.Unlock()
+			w.Write(data)
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		w.Write(data)
+	}
+}
+
+// newPump returns a pump whose task has FIFOs, and functions that return what arrived in
+// them.
+func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, output [2]func() string) {
+	t.Helper()
+	start := newTestStart(t, map[string]any{"image": "app:1"})
+	if err := os.MkdirAll(start.TaskDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	start.StdoutPath, start.StderrPath = filepath.Join(start.AllocDir, "stdout"), filepath.Join(start.AllocDir, "stderr")
+	for i, path := range []string{start.StdoutPath, start.StderrPath} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// The reader is also a writer, so that the FIFO has no end while the pump is replaced.
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = io.Copy(&got, f) // ends when the file is closed
+		}()
+		output[i] = func() string {
+			if got := unixPending(t, f); got > 0 {
+				t.Fatalf("%d bytes are not read", got)
+			}
+			f.Close()
+			<-done
+			return got.String()
+		}
+	}
+	dir, err := os.OpenRoot(start.TaskDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	return func() *logPump {
+		positions, err := openPositionFile(dir, "positions")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(positions.unmap)
+		return &logPump{engine: d.engine, containerID: "c1", tty: tty, start: start, positions: positions}
+	}, output
+}
+
+// unixPending waits until a FIFO is empty, and returns what is left after a second.
+func unixPending(t *testing.T, f *os.File) int {
+	t.Helper()
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		var pending int
+		raw, err := f.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { pending, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pending == 0 || time.Now().After(deadline) {
+			return pending
+		}
+	}
+}
+
+// Output arrives once, although the engine's stream breaks off at any byte, the process is
+// replaced at any time, messages have equal times and streams are not in order of time.
+func TestOutputArrivesOnce(t *testing.T) {
+	for _, tty := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tty %v", tty), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 2))
+			var messages []logMessage
+			var want [2]strings.Builder
+			at := [2]time.Time{time.Unix(1700000000, 0), time.Unix(1700000000, 500)}
+			for i := range 300 {
+				stream := 0
+				if !tty {
+					stream = random.IntN(2)
+				}
+				if random.IntN(3) > 0 {
+					at[stream] = at[stream].Add(time.Duration(random.IntN(1000)))
+				}
+				text := fmt.Sprintf("%d %s\n", i, strings.Repeat("x", random.IntN(200)))
+				if random.IntN(20) == 0 {
+					text = fmt.Sprintf("%d %s\n", i, strings.Repeat("y", 3*maxAtomicWrite))
+				}
+				messages = append(messages, logMessage{stream, at[stream], text})
+				want[stream].WriteString(text)
+			}
+			e := newFakeEngine(t)
+			d := newTestDriver(t, e.host, nil)
+			e.handle("GET /containers/c1/logs", logsHandler(messages, tty, rand.New(rand.NewPCG(3, 4))))
+			newProcess, output := newPump(t, d, tty)
+			for range 20 { // processes
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(20))*time.Millisecond)
+				newProcess().run(ctx, func() bool { return false })
+				cancel()
+			}
+			newProcess().run(t.Context(), func() bool { return true })
+			for stream, got := range []string{output[0](), output[1]()} {
+				if got != want[stream].String() {
+					at := 0
+					for at < len(got) && at < want[stream].Len() && got[at] == want[stream].String()[at] {
+						at++
+					}
+					t.Errorf("stream %d differs at byte %d of %d, the engine has %d", stream, at, len(got), want[stream].Len())
+				}
+			}
+		})
+	}
+}
+
+// A log driver that cannot be read ends the copy, so that the task need not wait for it.
+func TestUnreadableLog(t *testing.T) {
+	e := newFakeEngine(t)
+	d := newTestDriver(t, e.host, nil)
+	e.handle("GET /containers/c1/logs", reply(http.StatusNotImplemented, map[string]any{"message": "configured logging driver does not support reading"}))
+	newProcess, _ := newPump(t, d, false)
+	newProcess().run(t.Context(), func() bool { return false })
+	if n := e.count("GET /containers/c1/logs"); n != 1 {
+		t.Errorf("the log was requested %d times, want 1", n)
+	}
+}
+
+func TestPositionsSurviveProcess(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	want := [2]streamPosition{{Time: 1, Count: 2, Bytes: 3}, {Time: 4}}
+	first, err := openPositionFile(dir, "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for stream, position := range want {
+		first.store(stream, streamPosition{Time: 99})
+		first.store(stream, position)
+	}
+	// The first mapping stays, as that of a process that was killed.
+	second, err := openPositionFile(dir, "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for stream := range want {
+		if got := second.load(stream); got != want[stream] {
+			t.Errorf("stream %d: %+v, want %+v", stream, got, want[stream])
+		}
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir.Name(), "link")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openPositionFile(dir, "link"); err == nil {
+		t.Error("a link to a file outside of the directory was opened")
+	}
+}

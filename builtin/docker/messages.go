@@ -1,0 +1,34 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// readMessages reads the messages of a pull or a load until the end of the stream, and
+// returns the error that the engine reports in the stream.
+func readMessages(r io.Reader, onMessage func(status string)) error {
+	decoder := json.NewDecoder(r)
+	for {
+		var message struct {
+			Status      string `json:"status"`
+			Error       string `json:"error"`
+			ErrorDetail struct {
+				Message string `json:"message"`
+			} `json:"errorDetail"`
+		}
+		switch err := decoder.Decode(&message); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("the stream of messages broke off: %w", err)
+		case message.ErrorDetail.Message != "":
+			return errors.New(message.ErrorDetail.Message)
+		case message.Error != "":
+			return errors.New(message.Error)
+		}
+		onMessage(message.Status)
+	}
+}

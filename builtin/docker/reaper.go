@@ -1,0 +1,96 @@
+package docker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/moby/moby/client"
+)
+
+// reaper removes containers of this agent's tasks that no task of the driver owns, for
+// example because the agent lost its state. Containers of other agents have another node
+// id, and stay.
+type reaper struct {
+	mu      sync.Mutex
+	nodeIDs map[string]bool // nodes whose tasks this process has seen
+	starts  map[string]bool // ids of starts that are in use
+	cancel  context.CancelFunc
+}
+
+// add records a start before its container exists. The first start begins the periodic
+// search.
+func (r *reaper) add(d *Driver, nodeID, startID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.starts == nil {
+		r.nodeIDs, r.starts = map[string]bool{}, map[string]bool{}
+	}
+	if nodeID != "" {
+		r.nodeIDs[nodeID] = true
+	}
+	r.starts[startID] = true
+	if r.cancel == nil {
+		var ctx context.Context
+		ctx, r.cancel = context.WithCancel(context.Background())
+		go r.run(ctx, d)
+	}
+}
+
+func (r *reaper) remove(startID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.starts, startID)
+}
+
+func (r *reaper) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cancel != nil {
+		r.cancel()
+		r.cancel = nil
+	}
+}
+
+func (r *reaper) run(ctx context.Context, d *Driver) {
+	for {
+		config, engine, err := d.current()
+		if err != nil || !config.GC.DanglingContainers.Enabled {
+			return
+		}
+		select {
+		case <-time.After(config.GC.DanglingContainers.period):
+			if err := r.removeDangling(ctx, engine, config.GC.DanglingContainers, hclog.Default()); err != nil {
+				hclog.Default().Debug("search for containers without a task", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// removeDangling removes containers that are older than the grace period.
+func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, config danglingConfig, logger hclog.Logger) error {
+	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelStartID)})
+	if err != nil {
+		return err
+	}
+	for _, c := range list.Items {
+		r.mu.Lock()
+		owned := r.starts[c.Labels[labelStartID]] || !r.nodeIDs[c.Labels[labelNodeID]]
+		r.mu.Unlock()
+		if owned || time.Since(time.Unix(c.Created, 0)) < config.creationGrace {
+			continue
+		}
+		if config.DryRun {
+			logger.Info("container without a task, kept because of dry_run", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
+			continue
+		}
+		logger.Warn("removing container without a task", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
+		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Start creates and starts the container of a task. After an error it removes the container.
+func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, err error) {
+	config, engine, err := d.current()
+	if err != nil {
+		return nil, err
+	}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	if err := tc.validate(); err != nil {
+		return nil, err
+	}
+	options, checkedPaths, err := buildContainer(config, &tc, start)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAPIVersion(ctx, engine, &tc); err != nil {
+		return nil, err
+	}
+	d.reaper.add(d, start.NodeID, start.ID)
+	defer func() {
+		if err != nil {
+			d.reaper.remove(start.ID)
+		}
+	}()
+	imageID, err := d.images.acquire(ctx, &tc, start)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.images.release(imageID, start.ID)
+		}
+	}()
+	options.Config.Image = imageID
+	id, err := createContainer(ctx, engine, options, tc.ContainerExistsAttempts)
+	if err != nil {
+		return nil, engineError(fmt.Errorf("create the container %s: %w", options.Name, err))
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if removeErr := removeContainer(context.WithoutCancel(ctx), engine, id); removeErr != nil {
+			start.Logger().Warn("a container that could not be started remains", "container", options.Name, "error", removeErr)
+		}
+	}()
+
+	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
+		ContainerID: id, ContainerName: options.Name, ImageID: imageID, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
+	}}
+	t.prepareOutput()
+	defer func() {
+		if err != nil {
+			t.closeOutput()
+		}
+	}()
+	if t.output != nil {
+		if err := t.output.open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		return nil, engineError(fmt.Errorf("start the container %s: %w", options.Name, err))
+	}
+	if err := checkUnchanged(checkedPaths); err != nil {
+		return nil, err
+	}
+	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, engineError(fmt.Errorf("inspect the container %s: %w", options.Name, err))
+	}
+	t.state.Network = networkOverride(&tc, start.Resources, inspected.Container)
+	t.state.StopSignal = inspected.Container.Config.StopSignal
+	t.startOutput()
+	return t, nil
+}
+
+// checkAPIVersion refuses options that the engine would ignore.
+func checkAPIVersion(ctx context.Context, engine *client.Client, t *taskConfig) error {
+	if t.MACAddress == "" {
+		return nil
+	}
+	if _, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+		return engineError(err)
+	}
+	var minor int
+	if _, err := fmt.Sscanf(engine.ClientVersion(), "1.%d", &minor); err == nil && minor < 44 {
+		return errors.New("mac_address needs an engine of version 25 or later: the engine here would ignore it, remove the option")
+	}
+	return nil
+}
+
+// collectsOutput reports whether the host wants the output of the task.
+func collectsOutput(c *pluginConfig, start *sdk.StartRequest) bool {
+	isNull := func(path string) bool { return path == "" || path == os.DevNull }
+	return !c.DisableLogCollection && !(isNull(start.StdoutPath) && isNull(start.StderrPath))
+}
+
+// createContainer creates a container. A container of an earlier start of the same task
+// that has the name is removed first, up to the given number of times.
+func createContainer(ctx context.Context, engine *client.Client, options *client.ContainerCreateOptions, attempts int) (string, error) {
+	for attempt := 0; ; attempt++ {
+		created, err := engine.ContainerCreate(ctx, *options)
+		if err == nil {
+			return created.ID, nil
+		}
+		if !cerrdefs.IsConflict(err) || attempt >= max(attempts, 1) {
+			return "", err
+		}
+		existing, inspectErr := engine.ContainerInspect(ctx, options.Name, client.ContainerInspectOptions{})
+		switch {
+		case isGone(inspectErr):
+			// The engine is removing the container.
+		case inspectErr != nil:
+			return "", inspectErr
+		case existing.Container.Config.Labels[labelAllocID] != options.Config.Labels[labelAllocID],
+			existing.Container.Config.Labels[labelTaskName] != options.Config.Labels[labelTaskName]:
+			return "", fmt.Errorf("another container has the name, and it is not of this task: remove it with docker rm: %w", err)
+		default:
+			if err := removeContainer(ctx, engine, existing.Container.ID); err != nil {
+				return "", err
+			}
+			continue
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// removeContainer kills and removes a container, and returns when it is gone.
+func removeContainer(ctx context.Context, engine *client.Client, id string) error {
+	const timeout = time.Minute
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		_, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		switch {
+		case err == nil, isGone(err):
+			return nil
+		case !cerrdefs.IsConflict(err) || !strings.Contains(err.Error(), "in progress"):
+			return engineError(fmt.Errorf("remove the container %s: %w", id, err))
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return sdk.Recoverable(fmt.Errorf("remove the container %s: %w", id, err))
+		}
+	}
+}
+
+// Recover finds the container of a task, which may have exited.
+func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+	_, engine, err := d.current()
+	if err != nil {
+		return nil, err
+	}
+	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{})}
+	if err := start.State(&t.state); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	inspected, err := engine.ContainerInspect(ctx, t.state.ContainerID, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, engineError(fmt.Errorf("inspect the container %s: %w", t.state.ContainerName, err))
+	}
+	if got := inspected.Container.Config.Labels[labelStartID]; got != start.ID {
+		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
+	}
+	t.prepareOutput()
+	d.images.addContainer(t.state.ImageID, start.ID)
+	d.reaper.add(d, start.NodeID, start.ID)
+	t.startOutput()
+	return t, nil
+}
+
+// Sweep removes the containers of a task that is not known to the driver.
+func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+	_, engine, err := d.current()
+	if err != nil {
+		return false, err
+	}
+	filters := client.Filters{}.Add("label", labelAllocID+"="+allocID, labelTaskName+"="+taskName)
+	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return false, engineError(fmt.Errorf("list the containers of the task: %w", err))
+	}
+	var errs []error
+	for _, c := range list.Items {
+		errs = append(errs, removeContainer(ctx, engine, c.ID))
+	}
+	return len(list.Items) > 0, errors.Join(errs...)
+}

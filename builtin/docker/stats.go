@@ -1,0 +1,80 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Stats takes one sample from the engine.
+func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
+	response, err := t.engine.client().ContainerStats(ctx, t.state.ContainerID, client.ContainerStatsOptions{})
+	if err != nil {
+		return driver.TaskStats{}, engineError(fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err))
+	}
+	defer response.Body.Close()
+	var s container.StatsResponse
+	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
+		return driver.TaskStats{}, fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err)
+	}
+	at := time.Now()
+	return driver.TaskStats{Timestamp: at, Total: driver.Usage{CPU: t.sampler.sample(at, s.CPUStats), Memory: memoryUsage(s.MemoryStats)}}, nil
+}
+
+// sample returns the CPU usage since the last sample, which is 0 for the first.
+func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	usage := driver.CPUUsage{
+		ThrottledPeriods: s.ThrottlingData.ThrottledPeriods,
+		ThrottledTime:    s.ThrottlingData.ThrottledTime,
+		Measured:         []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time"},
+	}
+	if elapsed := float64(at.Sub(c.at)); !c.at.IsZero() && elapsed > 0 {
+		percent := func(now, before uint64) float64 {
+			if now < before {
+				return 0
+			}
+			return 100 * float64(now-before) / elapsed
+		}
+		usage.Percent = percent(s.CPUUsage.TotalUsage, c.last.TotalUsage)
+		usage.System = percent(s.CPUUsage.UsageInKernelmode, c.last.UsageInKernelmode)
+		usage.User = percent(s.CPUUsage.UsageInUsermode, c.last.UsageInUsermode)
+	}
+	c.last, c.at = s.CPUUsage, at
+	return usage
+}
+
+// memoryUsage converts the counters of cgroups v1 or v2.
+func memoryUsage(s container.MemoryStats) driver.MemoryUsage {
+	usage := driver.MemoryUsage{Usage: s.Usage, Measured: []string{"Usage"}}
+	for _, field := range []struct {
+		name   string
+		dst    *uint64
+		v1, v2 string
+	}{
+		{"RSS", &usage.RSS, "total_rss", "anon"},
+		{"Cache", &usage.Cache, "total_cache", "file"},
+		{"Swap", &usage.Swap, "total_swap", "swap"},
+	} {
+		value, ok := s.Stats[field.v1]
+		if !ok {
+			value, ok = s.Stats[field.v2]
+		}
+		if ok {
+			*field.dst = value
+			usage.Measured = append(usage.Measured, field.name)
+		}
+	}
+	if s.MaxUsage > 0 { // cgroups v2 has no such counter
+		usage.MaxUsage = s.MaxUsage
+		usage.Measured = append(usage.Measured, "Max Usage")
+	}
+	return usage
+}

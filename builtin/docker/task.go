@@ -1,0 +1,253 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// task is one container.
+type task struct {
+	driver *Driver
+	engine engineRef
+	start  *sdk.StartRequest
+	state  taskState
+
+	exited     chan struct{} // closed by Wait when the container has exited
+	output     *logPump      // output and outputDone are nil if the host wants no output
+	outputDone chan struct{} // closed when all output is written
+	stopOutput context.CancelFunc
+
+	sampler cpuSampler
+}
+
+// taskState is the data for Recover.
+type taskState struct {
+	ContainerID    string                  `codec:"container_id"`
+	ContainerName  string                  `codec:"container_name"`
+	ImageID        string                  `codec:"image_id"`
+	TTY            bool                    `codec:"tty"`
+	StopSignal     string                  `codec:"stop_signal"`
+	CollectsOutput bool                    `codec:"collects_output"`
+	Network        *driver.NetworkOverride `codec:"network"`
+}
+
+// State returns the data for Recover.
+func (t *task) State() any { return t.state }
+
+// Network returns the address of the container.
+func (t *task) Network() *driver.NetworkOverride { return t.state.Network }
+
+// Attributes returns the names by which users find the container.
+func (t *task) Attributes() map[string]string {
+	return map[string]string{"container_id": t.state.ContainerID, "container_name": t.state.ContainerName, "image_id": t.state.ImageID}
+}
+
+// positionPath returns the path of the file with the positions of the output, relative to
+// the task's directory.
+func (t *task) positionPath() string {
+	name := "docker-output-" + path.Base(t.start.ID)
+	if info, err := os.Stat(path.Join(t.start.TaskDir(), "private")); err == nil && info.IsDir() {
+		return "private/" + name
+	}
+	return name // older versions of Nomad have no private directory
+}
+
+// prepareOutput opens the file with the positions of the output.
+func (t *task) prepareOutput() {
+	if !t.state.CollectsOutput {
+		return
+	}
+	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, tty: t.state.TTY, start: t.start}
+	dir, err := os.OpenRoot(t.start.TaskDir())
+	if err == nil {
+		defer dir.Close()
+		p.positions, err = openPositionFile(dir, t.positionPath())
+	}
+	if err != nil {
+		t.start.Logger().Warn("output can be repeated if this plugin process is killed, because its position is not stored", "error", err)
+		p.positions = memoryPositions()
+	}
+	t.output = p
+}
+
+// startOutput copies the output in the background until the task is destroyed. The FIFOs
+// of a recovered task can have no reader yet, so they are opened there too.
+func (t *task) startOutput() {
+	if t.output == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.stopOutput, t.outputDone = cancel, make(chan struct{})
+	go func() {
+		defer close(t.outputDone)
+		t.output.run(ctx, t.hasExited)
+	}()
+}
+
+// closeOutput ends the copy of the output and closes its files.
+func (t *task) closeOutput() {
+	if t.output == nil {
+		return
+	}
+	if t.stopOutput != nil {
+		t.stopOutput()
+		<-t.outputDone
+	}
+	t.output.close()
+	t.output.positions.unmap()
+	if dir, err := os.OpenRoot(t.start.TaskDir()); err == nil {
+		defer dir.Close()
+		if err := dir.Remove(t.positionPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.start.Logger().Debug("remove the position of the output", "error", err)
+		}
+	}
+	t.output = nil
+}
+
+func (t *task) hasExited() bool {
+	select {
+	case <-t.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// outputTimeout limits how long an exited task waits for its output to be written.
+const outputTimeout = 5 * time.Second
+
+// Wait waits until the container has exited and its output is written. While the engine
+// does not answer, the task counts as running.
+func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
+	result, err := t.waitContainer(ctx)
+	close(t.exited)
+	if t.outputDone != nil {
+		timer := time.NewTimer(outputTimeout)
+		defer timer.Stop()
+		select {
+		case <-t.outputDone:
+		case <-timer.C:
+			t.start.Logger().Warn("the output of an exited task is not written", "timeout", outputTimeout)
+		case <-ctx.Done():
+		}
+	}
+	return result, err
+}
+
+func (t *task) waitContainer(ctx context.Context) (driver.ExitResult, error) {
+	const maxDelay = 5 * time.Second
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, maxDelay) {
+		wait := t.engine.client().ContainerWait(ctx, t.state.ContainerID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		var err error
+		select {
+		case <-wait.Result:
+		case err = <-wait.Error:
+		case <-ctx.Done():
+			return driver.ExitResult{}, ctx.Err()
+		}
+		if err == nil {
+			var inspected client.ContainerInspectResult
+			if inspected, err = t.engine.client().ContainerInspect(ctx, t.state.ContainerID, client.ContainerInspectOptions{}); err == nil && !inspected.Container.State.Running {
+				return exitResult(inspected.Container.State), nil
+			}
+		}
+		if isGone(err) {
+			return driver.ExitResult{}, fmt.Errorf("exit status unknown: the container %s was removed", t.state.ContainerName)
+		}
+		if ctx.Err() != nil {
+			return driver.ExitResult{}, ctx.Err()
+		}
+		t.start.Logger().Debug("waiting for the engine", "container", t.state.ContainerName, "error", err)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return driver.ExitResult{}, ctx.Err()
+		}
+	}
+}
+
+// exitResult converts the state of an exited container. The engine reports a signal as
+// exit code 128 plus the signal.
+func exitResult(s *container.State) driver.ExitResult {
+	result := driver.ExitResult{ExitCode: s.ExitCode, OOMKilled: s.OOMKilled}
+	const signalBase, lastSignal = 128, 64
+	if n := s.ExitCode - signalBase; n > 0 && n <= lastSignal {
+		result.Signal = n
+	}
+	if s.Error != "" {
+		result.Err = fmt.Errorf("the engine reports: %s", s.Error)
+	}
+	return result
+}
+
+// Signal sends a signal by name. The default is the stop signal of the image, or SIGTERM.
+func (t *task) Signal(ctx context.Context, name string) error {
+	if name == "" {
+		name = t.state.StopSignal
+	}
+	if name == "" {
+		name = "SIGTERM"
+	}
+	return t.kill(ctx, name)
+}
+
+// Kill kills the container.
+func (t *task) Kill(ctx context.Context) error {
+	err := t.kill(ctx, "SIGKILL")
+	if isGone(err) || isNotRunning(err) {
+		return nil
+	}
+	return err
+}
+
+func (t *task) kill(ctx context.Context, signal string) error {
+	_, err := t.engine.client().ContainerKill(ctx, t.state.ContainerID, client.ContainerKillOptions{Signal: signal})
+	if err != nil {
+		return engineError(fmt.Errorf("send %s to the container %s: %w", signal, t.state.ContainerName, err))
+	}
+	return nil
+}
+
+// isNotRunning reports whether the engine has refused a signal because the container has
+// exited. Some versions of the engine report that as a server error.
+func isNotRunning(err error) bool {
+	return err != nil && (cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is not running"))
+}
+
+// Destroy removes the container, unless the operator keeps containers.
+func (t *task) Destroy(ctx context.Context) error {
+	t.closeOutput()
+	config, _, err := t.driver.current()
+	if err != nil {
+		return err
+	}
+	if config.GC.Container {
+		if err := removeContainer(ctx, t.engine.client(), t.state.ContainerID); err != nil {
+			return err
+		}
+	}
+	t.driver.images.release(t.state.ImageID, t.start.ID)
+	t.driver.reaper.remove(t.start.ID)
+	return nil
+}
+
+// cpuSampler turns counters of CPU time into rates.
+type cpuSampler struct {
+	mu   sync.Mutex
+	last container.CPUUsage
+	at   time.Time
+}
