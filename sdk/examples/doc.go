@@ -6,6 +6,7 @@
 // Device plugins: devnodes offers device files of the machine, such as serial ports.
 //
 // Hooks: stamp implements every hook point and keeps state, gatekeeper fails the
-// start of a task by policy, sidelog watches a task through the host. The
-// directory notify has a hook in Python, written from the .proto files alone.
+// start of a task by policy, sidelog watches a task through the host, certificate
+// gives a task a TLS certificate and renews it. The directory notify has a hook in
+// Python, written from the .proto files alone.
 package examples

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// The files in the secrets directory of a task.
+const (
+	keyFile  = "tls.key"
+	certFile = "tls.crt"
+	caFile   = "ca.crt"
+	// changeFile exists while the files are newer than those that the task uses.
+	changeFile = ".tls-renewed"
+)
+
+// certificateFiles are the files of one task. The task can write into their directory, so they are accessed
+// through the open directory, which links cannot leave.
+type certificateFiles struct {
+	dir      *os.Root
+	uid, gid int // owner of the directory, who is the user of the task
+}
+
+func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
+	dir, err := os.OpenRoot(secretsDir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := dir.Stat(".")
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	return &certificateFiles{dir: dir, uid: int(owner.Uid), gid: int(owner.Gid)}, nil
+}
+
+func (f *certificateFiles) Close() error { return f.dir.Close() }
+
+// read returns the certificate of the task, or nil if it must be replaced: a file is missing, the files do not
+// belong together, the CA or the names have changed, or the certificate has expired.
+func (f *certificateFiles) read(c *pluginConfig, names []string) *x509.Certificate {
+	key, keyErr := f.dir.ReadFile(keyFile)
+	certificate, certErr := f.dir.ReadFile(certFile)
+	ca, caErr := f.dir.ReadFile(caFile)
+	trusted, trustErr := os.ReadFile(c.CACertPath)
+	if errors.Join(keyErr, certErr, caErr, trustErr) != nil || !bytes.Equal(ca, trusted) {
+		return nil
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(trusted)
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots}); err != nil {
+		return nil
+	}
+	if len(pair.Leaf.DNSNames)+len(pair.Leaf.IPAddresses) != len(names) {
+		return nil
+	}
+	for _, name := range names {
+		if pair.Leaf.VerifyHostname(name) != nil {
+			return nil
+		}
+	}
+	return pair.Leaf
+}
+
+// renew writes a new key and a new certificate.
+func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Duration) (*x509.Certificate, error) {
+	ca, err := tls.LoadX509KeyPair(c.CACertPath, c.CAKeyPath)
+	if err != nil {
+		return nil, fmt.Errorf("load the CA: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := newLeaf(names, ttl, ca.Leaf.NotAfter)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, ca.Leaf, &key.PublicKey, ca.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("sign the certificate: %w", err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	trusted, err := os.ReadFile(c.CACertPath)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(
+		f.write(caFile, trusted, 0o644),
+		f.write(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
+		f.write(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// newLeaf returns the content of a certificate, which is valid no longer than its CA.
+func newLeaf(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	leaf := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: names[0]},
+		NotBefore:    now.Add(-min(time.Minute, ttl/10)), // the clock of a client can be behind
+		NotAfter:     now.Add(ttl),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if leaf.NotAfter.After(caNotAfter) {
+		leaf.NotAfter = caNotAfter
+	}
+	if !leaf.NotAfter.After(now) {
+		return nil, fmt.Errorf("the CA has expired on %s", caNotAfter.Format(time.RFC3339))
+	}
+	for _, name := range names {
+		if isIP(name) {
+			leaf.IPAddresses = append(leaf.IPAddresses, net.ParseIP(name))
+		} else {
+			leaf.DNSNames = append(leaf.DNSNames, name)
+		}
+	}
+	return leaf, nil
+}
+
+// write replaces a file, so that a reader sees the old or the new content. The file belongs to the user of
+// the task before it has content.
+func (f *certificateFiles) write(name string, content []byte, mode fs.FileMode) error {
+	temporary := "." + name + ".new"
+	if err := f.dir.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := f.dir.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(file.Chown(f.uid, f.gid), file.Chmod(mode))
+	if err == nil {
+		_, err = file.Write(content)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, f.dir.Remove(temporary))
+	}
+	return f.dir.Rename(temporary, name)
+}
+
+// setChangePending records whether the task must use other files than those that it has read.
+func (f *certificateFiles) setChangePending(pending bool) error {
+	if pending {
+		return f.write(changeFile, nil, 0o600)
+	}
+	if err := f.dir.Remove(changeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (f *certificateFiles) changePending() bool {
+	_, err := f.dir.Lstat(changeFile)
+	return err == nil
+}

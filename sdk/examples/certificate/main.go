@@ -1,0 +1,368 @@
+// Command certificate is a hook that gives tasks a TLS certificate of an internal CA,
+// and renews it while they run. The key, the certificate and the certificate of the CA
+// are files in the secrets directory of the task. After a renewal the task is restarted
+// or gets a signal.
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"path"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+func main() { sdk.ServeHook(&certificateHook{}) }
+
+type certificateHook struct {
+	host hook.Host
+
+	mu       sync.Mutex
+	config   pluginConfig
+	renewals map[string]*renewal // by allocation and task
+}
+
+// renewal is the renewal of the certificate of one running task.
+type renewal struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the goroutine of the renewal ends
+}
+
+var (
+	_ sdk.Configurer     = (*certificateHook)(nil)
+	_ sdk.HostSetter     = (*certificateHook)(nil)
+	_ hook.TaskPrestart  = (*certificateHook)(nil)
+	_ hook.TaskPoststart = (*certificateHook)(nil)
+	_ hook.TaskExited    = (*certificateHook)(nil)
+	_ hook.TaskStop      = (*certificateHook)(nil)
+)
+
+// pluginConfig is the configuration in the plugin block of the agent.
+type pluginConfig struct {
+	CACertPath   string   `codec:"ca_cert"`
+	CAKeyPath    string   `codec:"ca_key"`
+	TTL          string   `codec:"ttl"`
+	AllowedNames []string `codec:"allowed_names"`
+
+	ttl time.Duration
+}
+
+// attachmentConfig is the configuration of a job.
+type attachmentConfig struct {
+	Names        []string `codec:"names"`
+	TTL          string   `codec:"ttl"`
+	ChangeMode   string   `codec:"change_mode"`
+	ChangeSignal string   `codec:"change_signal"`
+}
+
+func (*certificateHook) Info() sdk.HookInfo {
+	return sdk.HookInfo{
+		Name:    "certificate",
+		Version: "0.1.0",
+		ConfigSchema: hclspec.Object(map[string]*hclspec.Spec{
+			// The PEM files of the CA. They are read for each certificate, so they can be replaced.
+			"ca_cert": hclspec.Attr("ca_cert", "string", true),
+			"ca_key":  hclspec.Attr("ca_key", "string", true),
+			// The longest lifetime of certificates.
+			"ttl": hclspec.Default(hclspec.Attr("ttl", "string", false), hclspec.Literal(`"24h"`)),
+			// The patterns of names that jobs can request; * matches any characters.
+			"allowed_names": hclspec.Attr("allowed_names", "list(string)", true),
+		}),
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
+			// The DNS names and IP addresses of the certificate, which can contain references such as ${NOMAD_JOB_NAME}.
+			"names": hclspec.Attr("names", "list(string)", true),
+			// The lifetime of the certificate, at most that of the agent, which is the default.
+			"ttl": hclspec.Attr("ttl", "string", false),
+			// The effect of a renewal on the task: restart, signal or noop.
+			"change_mode":   hclspec.Default(hclspec.Attr("change_mode", "string", false), hclspec.Literal(`"restart"`)),
+			"change_signal": hclspec.Default(hclspec.Attr("change_signal", "string", false), hclspec.Literal(`"SIGHUP"`)),
+		}),
+	}
+}
+
+func (h *certificateHook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
+
+func (h *certificateHook) Configure(_ context.Context, config *sdk.Config) error {
+	var c pluginConfig
+	if err := config.Decode(&c); err != nil {
+		return err
+	}
+	var err error
+	if c.ttl, err = time.ParseDuration(c.TTL); err != nil || c.ttl < time.Second {
+		return fmt.Errorf(`ttl: %q is not a time such as "24h", of a second or more`, c.TTL)
+	}
+	for _, pattern := range c.AllowedNames {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("allowed_names: %q: %w", pattern, err)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.config = c
+	return nil
+}
+
+// currentConfig returns the configuration, which the next call of Configure replaces.
+func (h *certificateHook) currentConfig() pluginConfig {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.config
+}
+
+// task is a task that the hook is attached to.
+type task struct {
+	key        string // allocation and name
+	scope      hook.Scope
+	attachment attachmentConfig
+	names      []string      // of the certificate
+	ttl        time.Duration // of the certificate
+	secretsDir string
+}
+
+// newTask reads the attachment of a task, and checks that the operator allows its names.
+func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*task, error) {
+	config := h.currentConfig()
+	n := &task{key: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, ttl: config.ttl}
+	if err := meta.Config(&n.attachment); err != nil {
+		return nil, err
+	}
+	switch n.attachment.ChangeMode {
+	case "restart", "signal", "noop":
+	default:
+		return nil, fmt.Errorf("change_mode: %q is not restart, signal or noop", n.attachment.ChangeMode)
+	}
+	if text := n.attachment.TTL; text != "" {
+		var err error
+		if n.ttl, err = time.ParseDuration(text); err != nil || n.ttl < time.Second || n.ttl > config.ttl {
+			return nil, fmt.Errorf("ttl: %q is not a time from 1s to the ttl of the agent, %v", text, config.ttl)
+		}
+	}
+	if len(n.attachment.Names) == 0 {
+		return nil, fmt.Errorf("names: a certificate needs at least one")
+	}
+	for _, text := range n.attachment.Names {
+		name, err := h.host.Interpolate(ctx, n.scope, text)
+		if err != nil {
+			return nil, fmt.Errorf("names: %q: %w", text, err)
+		}
+		if !config.allows(name) {
+			return nil, fmt.Errorf("names: %q is not among the allowed_names of the agent", name)
+		}
+		n.names = append(n.names, name)
+	}
+	return n, nil
+}
+
+// allows reports whether jobs can request a name.
+func (c *pluginConfig) allows(name string) bool {
+	for _, pattern := range c.AllowedNames {
+		if ok, err := path.Match(pattern, name); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Prestart obtains a certificate, unless the task has one that is valid: after a restart of the
+// task, of this program or of the agent. The state has the serial number and the end of the last certificate that
+// Prestart has returned; a renewal that came later is found in the files.
+func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
+	if err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	config := h.currentConfig()
+	files, err := openCertificateFiles(t.secretsDir)
+	if err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	defer files.Close()
+	current := files.read(&config, t.names)
+	if current == nil || isOlder(current, req.PreviousState) || isDue(current) && !req.Running {
+		if err := files.setChangePending(req.Running); err != nil {
+			return hook.TaskPrestartResponse{}, err
+		}
+		if current, err = files.renew(&config, t.names, t.ttl); err != nil {
+			return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
+		}
+		h.emit(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+	}
+	if !req.Running {
+		if err := files.setChangePending(false); err != nil { // the task reads the files when it starts
+			return hook.TaskPrestartResponse{}, err
+		}
+	}
+	dir := req.Env["NOMAD_SECRETS_DIR"]
+	return hook.TaskPrestartResponse{
+		Env: map[string]string{
+			"TLS_KEY_FILE":  filepath.Join(dir, keyFile),
+			"TLS_CERT_FILE": filepath.Join(dir, certFile),
+			"TLS_CA_FILE":   filepath.Join(dir, caFile),
+		},
+		State: newState(current),
+	}, nil
+}
+
+// newState returns the state for a certificate.
+func newState(c *x509.Certificate) map[string]string {
+	return map[string]string{"serial": serialText(c), "not_after": c.NotAfter.Format(time.RFC3339)}
+}
+
+// isOlder reports whether a certificate was replaced by the one of the state, such as a file that was restored
+// from a backup.
+func isOlder(c *x509.Certificate, state map[string]string) bool {
+	notAfter, err := time.Parse(time.RFC3339, state["not_after"])
+	return err == nil && c.NotAfter.Before(notAfter)
+}
+
+func serialText(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber) }
+
+// Poststart starts the renewal. It runs again after another agent has restored the task, and in
+// another process of this program.
+func (h *certificateHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
+	if err != nil {
+		return hook.TaskPoststartResponse{}, err
+	}
+	// The context of the call ends when Poststart returns, so the renewal has its own.
+	renewing, cancel := context.WithCancel(context.Background())
+	r := &renewal{cancel: cancel, done: make(chan struct{})}
+	h.replaceRenewal(t.key, r).end()
+	go func() {
+		defer close(r.done)
+		defer cancel()
+		defer func() {
+			if p := recover(); p != nil {
+				hclog.L().Error("the renewal of a certificate has failed", "task", t.key, "panic", p)
+			}
+		}()
+		h.renewUntilExit(renewing, t)
+	}()
+	return hook.TaskPoststartResponse{}, nil
+}
+
+// Exited ends the renewal: the next start of the task begins with Prestart.
+func (h *certificateHook) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).end()
+	return hook.TaskExitedResponse{}, nil
+}
+
+// Stop ends the renewal of a task for which Exited was not called. The files are removed with the
+// directory of the task.
+func (h *certificateHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).end()
+	return hook.TaskStopResponse{}, nil
+}
+
+// replaceRenewal sets the renewal of a task and returns the previous one. nil means no renewal.
+func (h *certificateHook) replaceRenewal(key string, r *renewal) (old *renewal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.renewals == nil {
+		h.renewals = map[string]*renewal{}
+	}
+	old = h.renewals[key]
+	if h.renewals[key] = r; r == nil {
+		delete(h.renewals, key)
+	}
+	return old
+}
+
+// end stops the renewal, and blocks until its goroutine has returned. A nil renewal is
+// accepted.
+func (r *renewal) end() {
+	if r != nil {
+		r.cancel()
+		<-r.done
+	}
+}
+
+// renewUntilExit renews the certificate of a task again and again, until ctx ends.
+func (h *certificateHook) renewUntilExit(ctx context.Context, t *task) {
+	for {
+		next, err := h.renewIfDue(ctx, t)
+		if err != nil && ctx.Err() == nil {
+			hclog.L().Warn("a certificate is not renewed", "task", t.key, "retry", time.Until(next).Round(time.Second), "error", err)
+			h.emit(ctx, t, fmt.Sprintf("the certificate is not renewed: %v", err))
+		}
+		// A certificate cannot outlive its CA. Shortly before the end of the CA, each is due at once.
+		timer := time.NewTimer(max(time.Until(next), time.Second))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// renewIfDue renews the certificate of a task if that is due, and has the task use it. It returns the time of
+// the next call.
+func (h *certificateHook) renewIfDue(ctx context.Context, t *task) (next time.Time, err error) {
+	config := h.currentConfig()
+	retry := time.Now().Add(min(max(t.ttl/20, time.Second), time.Hour))
+	files, err := openCertificateFiles(t.secretsDir)
+	if err != nil {
+		return retry, err
+	}
+	defer files.Close()
+	current := files.read(&config, t.names)
+	if current == nil || isDue(current) {
+		// If this process ends before the task uses the certificate, the next process finds the mark.
+		if err := files.setChangePending(true); err != nil {
+			return retry, err
+		}
+		if current, err = files.renew(&config, t.names, t.ttl); err != nil {
+			return retry, err
+		}
+		h.emit(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+	}
+	if files.changePending() {
+		if err := h.applyChange(ctx, t); err != nil {
+			return retry, err
+		}
+		if err := files.setChangePending(false); err != nil {
+			return retry, err
+		}
+	}
+	return renewalTime(current), nil
+}
+
+// applyChange has the task use the new files. The call waits while no agent runs.
+func (h *certificateHook) applyChange(ctx context.Context, t *task) error {
+	const reason = "its certificate was renewed"
+	switch t.attachment.ChangeMode {
+	case "restart":
+		return h.host.Restart(ctx, t.scope, reason, false)
+	case "signal":
+		return h.host.Signal(ctx, t.scope, t.attachment.ChangeSignal, reason)
+	}
+	return nil
+}
+
+// emit shows a message to the user. An error is logged: the certificate matters more than the message.
+func (h *certificateHook) emit(ctx context.Context, t *task, message string) {
+	if err := h.host.EmitEvent(ctx, t.scope, hook.Event{Message: message}); err != nil && ctx.Err() == nil {
+		hclog.L().Warn("an event is lost", "task", t.key, "event", message, "error", err)
+	}
+}
+
+// renewalTime returns the time when a certificate is renewed, in the last third of its lifetime.
+func renewalTime(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 7 / 10)
+}
+
+// isDue reports whether a certificate must be renewed now.
+func isDue(c *x509.Certificate) bool { return !time.Now().Before(renewalTime(c)) }
+
+// isIP reports whether a name of a certificate is an address.
+func isIP(name string) bool { return net.ParseIP(name) != nil }
