@@ -274,7 +274,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
-	s := startPersistentAgent(t)
+	s := startPersistentAgent(t, isolatingDrivers)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)
 		fmt.Fprint(w, plantedSecret)
@@ -410,15 +410,14 @@ type persistentAgent struct {
 const persistentAgentConfig = `
 data_dir   = %q
 plugin_dir = %q
-plugin "chroot-driver" {
-}
-plugin "image-driver" {
-}
 `
 
-// startPersistentAgent starts an agent with drivers of each file system isolation. Other users can
-// search the parent of its data directory.
-func startPersistentAgent(t *testing.T) *persistentAgent {
+// isolatingDrivers are plugins with drivers of each file system isolation.
+var isolatingDrivers = map[string]string{"chroot-driver": "isolating-driver chroot", "image-driver": "isolating-driver image"}
+
+// startPersistentAgent starts an agent with plugins: it maps the names of their files to their programs
+// and arguments. Other users can search the parent of its data directory.
+func startPersistentAgent(t *testing.T, pluginCommands map[string]string) *persistentAgent {
 	t.Helper()
 	dir := newNodeDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -428,20 +427,24 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 		testAgent:  &testAgent{t: t, workDir: dir},
 		configFile: filepath.Join(dir, "agent.hcl"), dataDir: filepath.Join(dir, "data"), logFile: filepath.Join(dir, "log"),
 	}
-	program, err := exec.LookPath("isolating-driver")
-	if err != nil {
-		t.Fatal(err)
-	}
 	plugins := filepath.Join(dir, "plugins")
 	if err := os.Mkdir(plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for isolation := range isolationScripts {
-		if err := os.WriteFile(filepath.Join(plugins, isolation+"-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, isolation), 0o755); err != nil {
+	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.dataDir, plugins)
+	for name, command := range pluginCommands {
+		program, args, _ := strings.Cut(command, " ")
+		path, err := exec.LookPath(program)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if err := os.WriteFile(filepath.Join(plugins, name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", path, args), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config += fmt.Sprintf("plugin %q {\n}\n", name)
 	}
-	if err := os.WriteFile(s.configFile, []byte(testAgentConfig+fmt.Sprintf(persistentAgentConfig, s.dataDir, plugins)), 0o600); err != nil {
+	err := os.WriteFile(s.configFile, []byte(config), 0o600)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dataDir, agentsocket.FileName)}); err != nil {

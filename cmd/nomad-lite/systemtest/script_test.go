@@ -26,6 +26,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
 func TestMain(m *testing.M) {
@@ -57,6 +58,7 @@ func TestMain(m *testing.M) {
 		"isolating-driver":   serveIsolatingDriver,
 		"test-device":        serveTestDevice,
 		"pod-driver":         servePodDriver,
+		"wire-driver":        drivertest.Main,
 		"containers":         listContainers,
 	})
 }

@@ -1,0 +1,47 @@
+package drivertest
+
+import (
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// A Dialect is the way in which drivers of one kind use the protocol.
+type Dialect string
+
+const (
+	// Old is a driver of the first years. It has neither Init, Shutdown nor networks, serves only
+	// what the protocol needs, omits optional messages, and returns plain errors, one of which
+	// reads like the death of a plugin.
+	Old Dialect = "old"
+	// Skeleton is a driver that was made from a template for authors. It panics if the host sends no driver
+	// configuration, and runs each task with an executor, a process of its own, which listens in
+	// the host's port range and outlives the plugin.
+	Skeleton Dialect = "skeleton"
+	// Plain is a driver with go-plugin that uses nothing unusual.
+	Plain Dialect = "plain"
+	// Chroot is a driver whose tasks have the task directory as their root directory, which the
+	// host must have filled.
+	Chroot Dialect = "chroot"
+	// Newest is a driver of the current protocol. It depends on Init and on the topology, collects
+	// the output of its tasks itself, and runs them as the users nomad-UID.
+	Newest Dialect = "newest"
+)
+
+// Dialects returns all dialects.
+func Dialects() []Dialect { return []Dialect{Old, Skeleton, Plain, Chroot, Newest} }
+
+// DriverName returns the name of the driver, which jobs use.
+func (d Dialect) DriverName() string { return "wire-" + string(d) }
+
+func (d Dialect) capabilities() *driverpb.DriverCapabilities {
+	c := &driverpb.DriverCapabilities{SendSignals: true, Exec: true}
+	switch d {
+	case Chroot:
+		c.FsIsolation = driverpb.DriverCapabilities_CHROOT
+	case Newest:
+		c.FsIsolation = driverpb.DriverCapabilities_UNVEIL
+		c.DisableLogCollection = true
+		c.DynamicWorkloadUsers = true
+		c.NetworkIsolationModes = []driverpb.NetworkIsolationSpec_NetworkIsolationMode{driverpb.NetworkIsolationSpec_HOST, driverpb.NetworkIsolationSpec_GROUP}
+	}
+	return c
+}

@@ -1,0 +1,481 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
+)
+
+var (
+	errTaskNotFound = errors.New("task not found for given id")
+	// errExecutorDown is what old drivers return when their own executor has exited. Hosts return the same text
+	// when a plugin has exited.
+	errExecutorDown = errors.New("plugin is shut down")
+)
+
+// wireDriver is a driver of any dialect. Each task is a script of the shell.
+type wireDriver struct {
+	basepb.UnimplementedBasePluginServer
+	driverpb.UnimplementedDriverServer
+	dialect Dialect
+	name    string
+	faults  faultFile
+	once    onceFaults
+	logger  hclog.Logger
+	events  chan *driverpb.DriverTaskEvent
+
+	mu          sync.Mutex
+	ports       portRange
+	coreCount   int
+	initialized bool
+	tasks       map[string]*wireTask
+}
+
+func newWireDriver(d Dialect) *wireDriver {
+	return &wireDriver{
+		dialect: d,
+		name:    d.DriverName(),
+		logger:  hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+		events:  make(chan *driverpb.DriverTaskEvent, 100),
+		tasks:   map[string]*wireTask{},
+	}
+}
+
+// wireTask is a task in the table of a driver.
+type wireTask struct {
+	config  *driverpb.TaskConfig
+	state   taskState
+	process taskProcess
+	ended   chan struct{} // closed when result is set
+	result  ProcessResult
+}
+
+// taskState is the driver's state in a handle. Its encoding has no type for byte strings, and none
+// for short strings: both came to MessagePack later.
+type taskState struct {
+	PID       int
+	Executor  executorAddress
+	StartedAt time.Time
+	Script    string
+}
+
+// find returns the task with an id.
+func (d *wireDriver) find(id string) (*wireTask, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t := d.tasks[id]; t != nil {
+		return t, nil
+	}
+	return nil, errTaskNotFound
+}
+
+// add puts a task into the table, and waits for its end.
+func (d *wireDriver) add(t *wireTask) {
+	t.ended = make(chan struct{})
+	d.mu.Lock()
+	d.tasks[t.config.Id] = t
+	d.mu.Unlock()
+	go func() {
+		t.result = t.process.wait()
+		close(t.ended)
+	}()
+}
+
+// Init implements the service Driver, as do all further methods.
+func (d *wireDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
+	if d.dialect != Newest {
+		return d.UnimplementedDriverServer.Init(ctx, r)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.initialized = true
+	return &driverpb.InitResponse{}, nil
+}
+
+func (d *wireDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
+	if d.dialect != Newest {
+		return d.UnimplementedDriverServer.Shutdown(ctx, r)
+	}
+	d.logger.Info("shutdown was requested")
+	return &driverpb.ShutdownResponse{}, nil
+}
+
+func (d *wireDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+	if _, set := d.faults.fault("other-schema"); set {
+		return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("other", true)}, nil
+	}
+	return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("script", true)}, nil
+}
+
+func (d *wireDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	return &driverpb.CapabilitiesResponse{Capabilities: d.dialect.capabilities()}, nil
+}
+
+func (d *wireDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+	for {
+		response := &driverpb.FingerprintResponse{Health: driverpb.FingerprintResponse_HEALTHY}
+		if d.dialect != Old {
+			response.HealthDescription = "Healthy"
+			response.Attributes = map[string]*structspb.Attribute{
+				"driver." + d.name: {Value: &structspb.Attribute_BoolVal{BoolVal: true}},
+			}
+		}
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(30 * time.Second):
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+	config := r.Task
+	if _, err := d.find(config.Id); err == nil {
+		return nil, fmt.Errorf("task with ID %q already started", config.Id)
+	}
+	var settings struct {
+		Script string `codec:"script"`
+	}
+	if err := codec.NewDecoderBytes(config.MsgpackDriverConfig, oldMsgpack()).Decode(&settings); err != nil {
+		return nil, err
+	}
+	t := &wireTask{config: config, state: taskState{StartedAt: time.Now(), Script: settings.Script}}
+	command, err := d.newCommand(config, settings.Script)
+	if err != nil {
+		return nil, err
+	}
+	if d.dialect == Skeleton {
+		if t.state.Executor, err = startExecutor(d.ports, command); err != nil {
+			return nil, err
+		}
+		t.process, err = t.state.Executor.dial()
+	} else {
+		t.process, t.state.PID, err = startChild(command)
+	}
+	if err != nil {
+		return nil, err
+	}
+	state, err := encodeState(t.state)
+	if err != nil {
+		return nil, err
+	}
+	d.add(t)
+	d.event(t, "started")
+	handle := &driverpb.TaskHandle{Version: 1, Config: config, DriverState: state}
+	if d.dialect != Old {
+		handle.State = driverpb.TaskState_RUNNING
+	}
+	d.faults.faultyHandle(handle)
+	return &driverpb.StartTaskResponse{Handle: handle}, nil
+}
+
+// newCommand returns the command of a task. It fails if the host has not prepared what the
+// dialect depends on.
+func (d *wireDriver) newCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
+	c, err := d.commandIn(config, []string{"/bin/sh", "-c", script})
+	if err != nil {
+		return c, err
+	}
+	c.Stdout, c.Stderr = config.StdoutPath, config.StderrPath
+	switch d.dialect {
+	case Chroot:
+		if _, err := os.Stat(filepath.Join(c.Root, "bin/sh")); err != nil {
+			return c, fmt.Errorf("the host has not filled the task directory: %w", err)
+		}
+		// With cgroups v1, drivers compute the paths of all controllers but one.
+		scope := config.AllocId + "." + config.Name
+		c.Cgroups = []string{config.GetResources().GetLinuxResources().GetCpusetCgroup()}
+		for _, controller := range []string{"freezer", "cpu", "memory"} {
+			c.Cgroups = append(c.Cgroups, filepath.Join("/sys/fs/cgroup", controller, "nomad", scope))
+		}
+	case Newest:
+		d.mu.Lock()
+		initialized, cores := d.initialized, d.coreCount
+		d.mu.Unlock()
+		if !initialized || cores == 0 {
+			return c, fmt.Errorf("initialized %v, %d cores in the topology", initialized, cores)
+		}
+		if info, err := os.Lstat(config.StdoutPath); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+			return c, fmt.Errorf("the host has created %s for a driver that collects the output itself", config.StdoutPath)
+		}
+		logs := filepath.Join(config.AllocDir, "alloc", "logs", config.Name)
+		c.Stdout, c.Stderr = logs+".stdout.0", logs+".stderr.0"
+		for _, path := range []string{c.Stdout, c.Stderr} {
+			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+			if err != nil {
+				return c, err
+			}
+			file.Close()
+		}
+	}
+	return c, nil
+}
+
+// commandIn returns a command that runs where the task runs, without output.
+func (d *wireDriver) commandIn(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
+	c := taskCommand{Args: args, Dir: filepath.Join(config.AllocDir, config.Name), Env: config.Env}
+	switch d.dialect {
+	case Chroot:
+		c.Root, c.Dir = c.Dir, "/"
+	case Newest:
+		c.Dir = config.Env["NOMAD_TASK_DIR"]
+		if _, err := fmt.Sscanf(config.User, "nomad-%d", &c.UID); err != nil {
+			return c, fmt.Errorf("user %q has not the form nomad-UID: %w", config.User, err)
+		}
+	}
+	return c, nil
+}
+
+// event sends an event of a task. Old drivers send neither its time nor its annotations.
+func (d *wireDriver) event(t *wireTask, message string) {
+	e := &driverpb.DriverTaskEvent{TaskId: t.config.Id, AllocId: t.config.AllocId, TaskName: t.config.Name, Message: message}
+	if d.dialect != Old {
+		e.Timestamp = timestamppb.Now()
+		e.Annotations = map[string]string{"dialect": string(d.dialect)}
+	}
+	select {
+	case d.events <- e:
+	default: // without a reader, events are lost
+	}
+}
+
+// oldMsgpack returns a handle for the encoding that drivers use. It reads both encodings of strings, and
+// writes the older one.
+func oldMsgpack() *codec.MsgpackHandle {
+	h := &codec.MsgpackHandle{}
+	h.RawToString = true
+	h.TimeNotBuiltin = true
+	return h
+}
+
+func encodeState(state taskState) (encoded []byte, err error) {
+	var buffer bytes.Buffer
+	err = codec.NewEncoder(&buffer, oldMsgpack()).Encode(state)
+	return buffer.Bytes(), err
+}
+
+func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+	config := r.GetHandle().GetConfig()
+	if _, err := d.find(config.GetId()); err == nil {
+		return &driverpb.RecoverTaskResponse{}, nil
+	}
+	if v := r.GetHandle().GetVersion(); v != 1 && v != 1<<30 {
+		return nil, fmt.Errorf("unknown handle version %d", v)
+	}
+	if _, set := d.faults.fault("recover-nothing"); set {
+		return nil, errors.New("refused by the driver")
+	}
+	t := &wireTask{config: config}
+	if err := codec.NewDecoderBytes(r.Handle.DriverState, oldMsgpack()).Decode(&t.state); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.dialect == Skeleton {
+		t.process, err = t.state.Executor.dial()
+	} else {
+		t.process, err = adoptProcess(t.state.PID)
+	}
+	if _, set := d.faults.fault("recover-anything"); set {
+		t.process, err = endlessProcess{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to reattach: %w", err)
+	}
+	d.add(t)
+	return &driverpb.RecoverTaskResponse{}, nil
+}
+
+func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	if response, err := d.faultyWait(); response != nil || err != nil {
+		return response, err
+	}
+	select {
+	case <-t.ended:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if _, set := d.faults.fault("runs-forever"); set { // a task that has ended runs, says the driver
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if t.result.Unknown {
+		return &driverpb.WaitTaskResponse{Err: "the exit code of a recovered task is unknown"}, nil
+	}
+	return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: int32(t.result.ExitCode), Signal: int32(t.result.Signal)}}, nil
+}
+
+func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	if _, set := d.faults.fault("recover-anything"); set {
+		return &driverpb.StopTaskResponse{}, nil
+	}
+	signal := syscall.SIGTERM
+	if r.Signal != "" {
+		signal = unix.SignalNum(r.Signal)
+	}
+	if err := t.process.signal(signal); err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.ended:
+	case <-time.After(r.Timeout.AsDuration()):
+		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
+		<-t.ended
+	}
+	if d.dialect == Old {
+		return nil, errExecutorDown
+	}
+	return &driverpb.StopTaskResponse{}, nil
+}
+
+func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	for _, fault := range []string{"destroy-nothing", "recover-anything"} {
+		if _, set := d.faults.fault(fault); set {
+			return &driverpb.DestroyTaskResponse{}, nil
+		}
+	}
+	select {
+	case <-t.ended:
+	default:
+		if !r.Force {
+			return nil, errors.New("cannot destroy running task")
+		}
+		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
+		<-t.ended
+	}
+	t.process.close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.tasks, r.TaskId)
+	return &driverpb.DestroyTaskResponse{}, nil
+}
+
+func (d *wireDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return err
+	}
+	if err := d.faultyStats(stream); err != nil {
+		return err
+	}
+	for {
+		response := &driverpb.TaskStatsResponse{}
+		if d.dialect != Old { // an old driver sends neither a time nor a usage
+			response.Stats = &driverpb.TaskStats{
+				Timestamp: timestamppb.Now(),
+				AggResourceUsage: &driverpb.TaskResourceUsage{
+					Cpu:    &driverpb.CPUUsage{Percent: 1, MeasuredFields: []driverpb.CPUUsage_Fields{driverpb.CPUUsage_PERCENT}},
+					Memory: &driverpb.MemoryUsage{Rss: 1 << 20, MeasuredFields: []driverpb.MemoryUsage_Fields{driverpb.MemoryUsage_RSS}},
+				},
+			}
+		}
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(max(r.CollectionInterval.AsDuration(), 100*time.Millisecond)):
+		case <-t.ended:
+			return nil
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (d *wireDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	if err := d.sendStrangeEvents(stream); err != nil {
+		return err
+	}
+	for {
+		select {
+		case e := <-d.events:
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (d *wireDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	signal := unix.SignalNum(r.Signal)
+	if signal == 0 {
+		return nil, fmt.Errorf("invalid signal: %q", r.Signal)
+	}
+	return &driverpb.SignalTaskResponse{}, t.process.signal(signal)
+}
+
+// ExecTaskStreaming runs a command without a terminal in the task.
+func (d *wireDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.Setup == nil {
+		return errors.New("first message should always be setup")
+	}
+	t, err := d.find(first.Setup.TaskId)
+	if err != nil {
+		return err
+	}
+	if len(first.Setup.Command) == 0 {
+		return errors.New("command is required but was empty")
+	}
+	command, err := d.commandIn(t.config, first.Setup.Command)
+	if err != nil {
+		return err
+	}
+	cmd := command.command()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	result, err := runToEnd(cmd)
+	if err != nil {
+		return err
+	}
+	closing := &driverpb.ExecTaskStreamingIOOperation{Close: true}
+	for _, response := range []*driverpb.ExecTaskStreamingResponse{
+		{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: stdout.Bytes()}}, {Stderr: &driverpb.ExecTaskStreamingIOOperation{Data: stderr.Bytes()}},
+		{Stderr: closing}, {Stdout: closing},
+		{Exited: true, Result: &driverpb.ExitResult{ExitCode: int32(result.ExitCode), Signal: int32(result.Signal)}},
+	} {
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+	}
+	return nil
+}

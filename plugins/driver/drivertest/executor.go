@@ -1,0 +1,177 @@
+package drivertest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+const executorArg = "executor"
+
+// portRange is the range of ports that a host reserves for the executors of drivers, both ends
+// included.
+type portRange struct{ First, Last uint32 }
+
+// executorAddress is how a driver finds an executor that an earlier plugin process has started.
+type executorAddress struct {
+	Address string
+	PID     int
+}
+
+// executorRequest is what an executor reads from its standard input.
+type executorRequest struct {
+	Ports   portRange
+	Command taskCommand
+}
+
+// startExecutor starts an executor, which starts the task.
+func startExecutor(ports portRange, command taskCommand) (executorAddress, error) {
+	var none executorAddress
+	program, err := os.Executable()
+	if err != nil {
+		return none, err
+	}
+	request, err := json.Marshal(executorRequest{ports, command})
+	if err != nil {
+		return none, err
+	}
+	cmd := exec.Command(program, executorArg)
+	cmd.Args[0] = os.Args[0]
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdin = bytes.NewReader(request)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return none, err
+	}
+	if err := cmd.Start(); err != nil {
+		return none, err
+	}
+	var answer struct {
+		Address, Error string
+	}
+	err = json.NewDecoder(stdout).Decode(&answer)
+	go func() { _ = cmd.Wait() }() // reaps the executor; its end is seen by its connection
+	switch {
+	case err != nil:
+		return none, fmt.Errorf("executor: %w", err)
+	case answer.Error != "":
+		return none, fmt.Errorf("executor: %s", answer.Error)
+	}
+	return executorAddress{answer.Address, cmd.Process.Pid}, nil
+}
+
+func (a executorAddress) dial() (taskProcess, error) {
+	client, err := rpc.Dial("tcp", a.Address)
+	if err != nil {
+		return nil, err
+	}
+	return executedProcess{client}, nil
+}
+
+// executedProcess is a task of an executor.
+type executedProcess struct{ client *rpc.Client }
+
+func (p executedProcess) wait() ProcessResult {
+	var result ProcessResult
+	if err := p.client.Call("Executor.Wait", false, &result); err != nil {
+		return ProcessResult{Unknown: true}
+	}
+	return result
+}
+
+func (p executedProcess) signal(s syscall.Signal) error {
+	return p.client.Call("Executor.Signal", s, new(bool))
+}
+
+func (p executedProcess) close() {
+	_ = p.client.Call("Executor.Exit", false, new(bool)) // the executor exits before it answers
+	_ = p.client.Close()
+}
+
+// Executor is the service of an executor process.
+type Executor struct {
+	cmd    *exec.Cmd
+	ended  chan struct{} // closed when result is set
+	result ProcessResult
+}
+
+// Wait blocks until the task has ended.
+func (e *Executor) Wait(_ bool, result *ProcessResult) error {
+	<-e.ended
+	*result = e.result
+	return nil
+}
+
+// Signal sends a signal to the task, if it still runs.
+func (e *Executor) Signal(s syscall.Signal, _ *bool) error {
+	select {
+	case <-e.ended:
+		return nil
+	default:
+		return e.cmd.Process.Signal(s)
+	}
+}
+
+// Exit ends the executor.
+func (*Executor) Exit(bool, *bool) error {
+	os.Exit(0)
+	return nil
+}
+
+// runExecutor is the program of an executor. It serves on its port until Exit.
+func runExecutor() error {
+	var request executorRequest
+	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
+		return err
+	}
+	e, listener, err := newExecutor(request)
+	answer := map[string]string{}
+	if err != nil {
+		answer["Error"] = err.Error()
+	} else {
+		answer["Address"] = listener.Addr().String()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil || listener == nil {
+		return err
+	}
+	os.Stdout.Close()
+	go func() {
+		_ = e.cmd.Wait() // the state has the result
+		e.result = resultOf(e.cmd.ProcessState)
+		close(e.ended)
+	}()
+	server := rpc.NewServer()
+	if err := server.Register(e); err != nil {
+		return err
+	}
+	server.Accept(listener)
+	return nil
+}
+
+func newExecutor(request executorRequest) (*Executor, net.Listener, error) {
+	listener, err := listenInRange(request.Ports)
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd, err := request.Command.start()
+	if err != nil {
+		listener.Close()
+		return nil, nil, err
+	}
+	return &Executor{cmd: cmd, ended: make(chan struct{})}, listener, nil
+}
+
+func listenInRange(ports portRange) (listener net.Listener, err error) {
+	err = fmt.Errorf("the host has sent the port range %d-%d", ports.First, ports.Last)
+	for port := ports.First; port > 0 && port <= ports.Last; port++ {
+		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return listener, nil
+		}
+	}
+	return nil, err
+}

@@ -1,0 +1,222 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// faultFile is a file with the faults of a driver, separated by semicolons. Each is a name and its arguments. The
+// driver reads the file at each call, so that a test can end the faults. An empty name means a driver without faults.
+type faultFile string
+
+// fault returns the arguments of a fault, and whether the file names that fault.
+func (f faultFile) fault(name string) (args []string, set bool) {
+	if f == "" {
+		return nil, false
+	}
+	text, err := os.ReadFile(string(f))
+	if err != nil {
+		return nil, false // the faults have ended
+	}
+	for fault := range strings.SplitSeq(string(text), ";") {
+		if words := strings.Fields(fault); len(words) > 0 && words[0] == name {
+			return words[1:], true
+		}
+	}
+	return nil, false
+}
+
+// of returns the further arguments of a fault of one method, and whether the file names the fault and the method.
+func (f faultFile) of(name, method string) (args []string, set bool) {
+	if args, set = f.fault(name); !set || len(args) == 0 || args[0] != method {
+		return nil, false
+	}
+	return args[1:], true
+}
+
+// onceFaults are faults that a process has once.
+type onceFaults struct {
+	mu   sync.Mutex
+	used map[string]bool
+}
+
+func (o *onceFaults) first(name string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.used[name] {
+		return false
+	}
+	if o.used == nil {
+		o.used = map[string]bool{}
+	}
+	o.used[name] = true
+	return true
+}
+
+// serverOptions returns options that insert the faults of calls:
+//
+//	slow DURATION          each call has a delay
+//	code METHOD NUMBER     the call fails with a gRPC code
+//	corrupt METHOD         the response is no valid message
+//	oversize METHOD        the response has 20 MiB
+//	exit-after METHOD      the process exits after the response
+//	endless-fingerprints   the health changes each millisecond
+//	short-streams          each stream ends at once
+func (d *wireDriver) serverOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnaryInterceptor(d.interceptUnary), grpc.StreamInterceptor(d.interceptStream)}
+}
+
+func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	method := path.Base(info.FullMethod)
+	if err := d.faults.delayOrFail(method); err != nil {
+		return nil, err
+	}
+	response, err := handler(ctx, request)
+	if _, set := d.faults.of("exit-after", method); set && method != "Shutdown" {
+		time.AfterFunc(20*time.Millisecond, func() { os.Exit(5) }) // the response has been sent by then
+	}
+	m, ok := response.(proto.Message)
+	if !ok || err != nil {
+		return response, err
+	}
+	if _, set := d.faults.of("corrupt", method); set {
+		m.ProtoReflect().SetUnknown([]byte{0xff}) // the start of a tag without its end
+	}
+	if _, set := d.faults.of("oversize", method); set {
+		m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), make([]byte, 20<<20)))
+	}
+	return response, nil
+}
+
+func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	method := path.Base(info.FullMethod)
+	if err := d.faults.delayOrFail(method); err != nil {
+		return err
+	}
+	if _, set := d.faults.fault("short-streams"); set && method != "ExecTaskStreaming" {
+		return nil
+	}
+	if _, set := d.faults.fault("endless-fingerprints"); set && method == "Fingerprint" {
+		for healthy := false; stream.Context().Err() == nil && set; healthy = !healthy {
+			health := driverpb.FingerprintResponse_UNHEALTHY
+			if healthy {
+				health = driverpb.FingerprintResponse_HEALTHY
+			}
+			if err := stream.SendMsg(&driverpb.FingerprintResponse{Health: health, HealthDescription: "it flaps"}); err != nil {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+			_, set = d.faults.fault("endless-fingerprints")
+		}
+	}
+	return handler(server, stream)
+}
+
+func (f faultFile) delayOrFail(method string) error {
+	if args, set := f.fault("slow"); set {
+		delay, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		time.Sleep(delay)
+	}
+	if args, set := f.of("code", method); set {
+		code, err := strconv.ParseUint(args[0], 10, 32)
+		if err != nil {
+			return err
+		}
+		return status.Error(codes.Code(code), "refused by the driver")
+	}
+	return nil
+}
+
+// Further faults are in the methods of wireDriver:
+//
+//	other-schema       the task schema is another one
+//	recover-nothing    RecoverTask fails for running tasks
+//	recover-anything   RecoverTask succeeds for tasks that have ended, which then run until they are destroyed
+//	runs-forever       WaitTask does not return after the end of a task
+//	destroy-nothing    DestroyTask succeeds and does nothing
+
+// faultyHandle changes the handle of a started task.
+//
+//	foreign-handle   the handle is for another task
+//	future-handle    the handle has a version that the driver has not seen yet
+func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
+	if _, set := f.fault("foreign-handle"); set {
+		h.Config = proto.Clone(h.Config).(*driverpb.TaskConfig)
+		h.Config.Id, h.Config.Name, h.Config.AllocId = "another/task/0", "task", "another"
+	}
+	if _, set := f.fault("future-handle"); set {
+		h.Version = 1 << 30
+	}
+}
+
+// faultyWait returns a false response of WaitTask, or none.
+//
+//	wait-at-once       the task has ended, although it runs
+//	wait-error-once    the first call fails
+//	wait-everything    the response has an exit code, a signal and an error
+func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
+	if _, set := d.faults.fault("wait-at-once"); set {
+		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{}}, nil
+	}
+	if _, set := d.faults.fault("wait-error-once"); set && d.once.first("wait-error-once") {
+		return nil, errors.New("refused by the driver")
+	}
+	if _, set := d.faults.fault("wait-everything"); set {
+		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 3, Signal: 9, OomKilled: true}, Err: "refused by the driver"}, nil
+	}
+	return nil, nil
+}
+
+// faultyStats sends statistics without pause (stats-flood), or none after the first (stats-stop), until
+// the stream or the fault ends.
+func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+	for {
+		_, flood := d.faults.fault("stats-flood")
+		_, stop := d.faults.fault("stats-stop")
+		switch {
+		case stream.Context().Err() != nil || !flood && !stop:
+			return nil
+		case stop:
+			time.Sleep(20 * time.Millisecond)
+		}
+		for range 1000 {
+			if !flood {
+				break
+			}
+			if err := stream.Send(&driverpb.TaskStatsResponse{}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sendStrangeEvents sends events of unknown tasks (strange-events) until the stream or the fault ends.
+func (d *wireDriver) sendStrangeEvents(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	for n := 0; stream.Context().Err() == nil; n++ {
+		if _, set := d.faults.fault("strange-events"); !set {
+			return nil
+		}
+		if err := stream.Send(&driverpb.DriverTaskEvent{AllocId: fmt.Sprint("nowhere-", n), TaskName: "../t", Message: strings.Repeat("x", 2000)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

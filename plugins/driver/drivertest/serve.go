@@ -1,0 +1,132 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// Main is the program of the plugins: `PROGRAM DIALECT [NAME FILE]` serves a driver until the host ends it. The driver
+// has another name then, and the fault that the file names, for as long as the file exists.
+// The driver of the dialect Skeleton starts its own executable with the argument "executor".
+func Main() {
+	if len(os.Args) > 1 && os.Args[1] == executorArg {
+		exitOnError(runExecutor())
+		return
+	}
+	if len(os.Args) != 2 && len(os.Args) != 4 {
+		exitOnError(errors.New("usage: wire-driver dialect [name file]"))
+	}
+	d := newWireDriver(Dialect(os.Args[1]))
+	if len(os.Args) == 4 {
+		d.name, d.faults = os.Args[2], faultFile(os.Args[3])
+	}
+	if d.dialect == Old {
+		exitOnError(d.serveAlone())
+		return
+	}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: plugin.HandshakeConfig{
+			ProtocolVersion: 2, MagicCookieKey: "NOMAD_PLUGIN_MAGIC_COOKIE",
+			MagicCookieValue: "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+		},
+		Plugins: plugin.PluginSet{"driver": &servicePlugin{driver: d}},
+		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
+			return grpc.NewServer(append(options, d.serverOptions()...)...)
+		},
+		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+	})
+}
+
+func exitOnError(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// stderr is the standard error of the process, which go-plugin replaces while it serves.
+var stderr = os.Stderr
+
+// serveAlone serves the driver without go-plugin: neither broker, stdio nor controller.
+func (d *wireDriver) serveAlone() error {
+	dir, err := os.MkdirTemp("", "wire-driver")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	listener, err := net.Listen("unix", filepath.Join(dir, "plugin"))
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(d.serverOptions()...)
+	healthServer := health.NewServer()
+	healthServer.SetServingStatus("plugin", healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(server, healthServer)
+	d.register(server)
+	fmt.Printf("1|2|unix|%s|grpc\n", listener.Addr())
+	return server.Serve(listener)
+}
+
+// servicePlugin registers the services with go-plugin's server.
+type servicePlugin struct {
+	plugin.NetRPCUnsupportedPlugin
+	driver *wireDriver
+}
+
+func (p *servicePlugin) GRPCServer(_ *plugin.GRPCBroker, server *grpc.Server) error {
+	p.driver.register(server)
+	return nil
+}
+
+func (*servicePlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+	return nil, errors.New("this program has no client")
+}
+
+func (d *wireDriver) register(server *grpc.Server) {
+	basepb.RegisterBasePluginServer(server, d)
+	driverpb.RegisterDriverServer(server, d)
+}
+
+// PluginInfo implements the service BasePlugin, as do ConfigSchema and SetConfig.
+func (d *wireDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+	return &basepb.PluginInfoResponse{
+		Type: basepb.PluginType_DRIVER, PluginApiVersions: []string{"v0.1.0"}, PluginVersion: "v0.1.0", Name: d.name,
+	}, nil
+}
+
+func (d *wireDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+	return &basepb.ConfigSchemaResponse{Spec: objectSpec("label", false)}, nil
+}
+
+func objectSpec(attr string, required bool) *specpb.Spec {
+	return &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: map[string]*specpb.Spec{
+		attr: {Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: attr, Type: "string", Required: required}}},
+	}}}}
+}
+
+func (d *wireDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch d.dialect {
+	case Skeleton:
+		host := r.NomadConfig.Driver // panics if the host sends none, as the template does
+		d.ports = portRange{host.ClientMinPort, host.ClientMaxPort}
+	case Newest:
+		d.coreCount = len(r.GetNomadConfig().GetDriver().GetTopology().GetCores())
+	}
+	return &basepb.SetConfigResponse{}, nil
+}
