@@ -65,6 +65,7 @@ type benchAgent struct {
 	startDuration time.Duration     // time from the start of the program until jobs can be placed
 	logDone       chan struct{}     // closed when the whole log of the agent was read
 	jobMeta       map[string]string // meta block of the jobs that are registered next
+	driver        string            // driver of the jobs that are registered next; empty means raw_exec
 }
 
 const benchConfig = `
@@ -146,7 +147,7 @@ func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...strin
 	b.Helper()
 	job := api.NewServiceJob(id, id, "global", 50)
 	job.Type, job.Meta = &kind, a.jobMeta
-	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
+	task := api.NewTask("t", cmp.Or(a.driver, "raw_exec")).SetConfig("command", argv[0]).SetConfig("args", argv[1:])
 	cpu := 100 // Nomad's default
 	if count > 1 {
 		cpu = 1 // hundreds of such tasks must fit on the node
