@@ -249,6 +249,8 @@ var nomadFacts = []nomadFact{
 	{"the metadata of a node as JSON", `nomad-lite node meta read -json`, 0, `(?s)\A\{\n    "Dynamic": .*\n    "Meta": .*\n    "Static": `, ""},
 	{"node pools", `nomad-lite node pool list`, 0, `(?ms)\AName +Description\nall .*^default `, ""},
 	{"a node pool", `nomad-lite node pool info def`, 0, `\AName += default\nDescription += .*\nNode Identity TTL += .*\n\nMetadata\nNo metadata\n\nScheduler Configuration\nNo scheduler configuration\n`, ""},
+	{"an exact name of a node pool wins over longer names", `nomad-lite node pool info -address $AMBIGUOUS aa`, 0, `\AName += aa\n`, ""},
+	{"node events are sorted by age, the latest first", `nomad-lite node eligibility -disable -self >/dev/null && nomad-lite node eligibility -enable -self >/dev/null && nomad-lite node status -self`, 0, `(?s)\nNode Events\nTime +Subsystem +Message\n\S+ +\S+ +Node marked as eligible for scheduling\n\S+ +\S+ +Node marked as ineligible for scheduling\n`, ""},
 	{"the nodes of a pool", `nomad-lite node pool nodes -per-page 1 default`, 0, `\AID +DC +Name +Class +Drain +Eligibility +Status\n`, ""},
 	{"eligibility", `nomad-lite node eligibility -disable $NODE && nomad-lite node eligibility -enable -self`, 0, `\ANode "` + uuidPattern + `" scheduling eligibility set: ineligible for scheduling\nNode "` + uuidPattern + `" scheduling eligibility set: eligible for scheduling\n\z`, ""},
 
@@ -260,6 +262,10 @@ var nomadFacts = []nomadFact{
 	{"the monitor continues with the reverted deployment, and the exit code is 1", `nomad-lite job run -var args=bad canary.nomad.hcl`, 1, `(?s)Description = Failed due to unhealthy allocations - rolling back to job version 3\n.*\n==> ` + timePattern + `: Monitoring deployment "` + shortIDPattern + `"\n.*Description = Deployment completed successfully\n`, ""},
 	{"a newer version cancels a deployment", `sed 's/canary  *=.*//; s/min_healthy_time *=.*/min_healthy_time = "1m"/' canary.nomad.hcl >plain.nomad.hcl; nomad-lite job run -detach -var args=400000 plain.nomad.hcl >/dev/null; nomad-lite job run -detach -var args=500000 plain.nomad.hcl >/dev/null; nomad-lite job deployments canary`, 0, ` cancelled +Cancelled due to newer version of job\n`, ""},
 	{"the events of a failed task", `nomad-lite alloc status $(nomad-lite job allocs -t '{{range .}}{{if eq .ClientStatus "failed"}}{{.ID}}{{end}}{{end}}' canary)`, 0, `(?s)\nDeployment Health += unhealthy\n.*` + timePattern + ` +Not Restarting +.*\n` + timePattern + ` +Terminated +Exit Code: 1\n` + timePattern + ` +Started +.*\n` + timePattern + ` +Task Setup +.*\n` + timePattern + ` +Received +`, ""},
+	{
+		"a deployment without progress, and its groups sorted by name", `nomad-lite job run late.nomad.hcl`, 1,
+		`(?s)Status += failed\n *Description = Failed due to progress deadline\n.*Task Group +Desired +Placed +Healthy +Unhealthy +Progress Deadline\n *a .*\n *b `, "",
+	},
 	{"versions and deployments are sorted by age", `nomad-lite job history -t '{{range .}}{{.Version}}{{"\n"}}{{end}}' canary | sort -c -n -r && nomad-lite job deployments -t '{{range .}}{{.JobVersion}}{{"\n"}}{{end}}' canary | sort -c -n -r`, 0, "", ""},
 	{"the columns of deployments", `nomad-lite deployment list`, 0, `\AID +Job ID +Job Version +Status +Description\n`, ""},
 	{"a deployment", `nomad-lite deployment status $DEPLOYMENT`, 0, `\AID += ` + shortIDPattern + `\nJob ID += web\nJob Version += 0\nStatus += successful\nDescription += Deployment completed successfully\n\nDeployed\nTask Group +Desired +Placed +Healthy +Unhealthy +Progress Deadline\n`, ""},
@@ -436,6 +442,7 @@ var factFiles = map[string]string{
 	"canary.nomad.hcl":  "variable \"args\" {\n  default = \"100000\"\n}\n" + strings.NewReplacer(`"1000000"`, "var.args", `"100ms"`, "\"100ms\"\n      auto_revert = true\n      canary = 1").Replace(newSleepJobFile("canary", noRestart+noReschedule, "")),
 	"param.nomad.hcl":   "job \"param\" {\n  type = \"batch\"\n  parameterized {\n    meta_required = [\"k\"]\n  }\n" + trueGroup + "}\n",
 	"cron.nomad.hcl":    "job \"cron\" {\n  type = \"batch\"\n  periodic {\n    crons = [\"0 0 1 1 *\"]\n  }\n" + trueGroup + "}\n",
+	"late.nomad.hcl":    "job \"late\" {\n  update {\n    min_healthy_time  = \"100ms\"\n    healthy_deadline  = \"500ms\"\n    progress_deadline = \"1s\"\n  }\n" + lateGroup("b") + lateGroup("a") + "}\n",
 	"good.hcl":          "log_level = \"DEBUG\"\n",
 	"bad.hcl":           "log_level   =    \"LOUD\"\n",
 }
@@ -444,6 +451,12 @@ var factFiles = map[string]string{
 const canaryDeployment = `id=$(nomad-lite job deployments -latest -t '{{.ID}}' canary) && `
 
 const trueGroup = "  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n"
+
+// lateGroup returns a group whose task fails, and restarts later than a progress deadline of seconds.
+func lateGroup(name string) string {
+	return "  group \"" + name + "\" {\n    restart {\n      attempts = 10\n      interval = \"1h\"\n      delay    = \"10s\"\n      mode     = \"delay\"\n    }\n" +
+		"    task \"t\" {\n      driver       = \"raw_exec\"\n      kill_timeout = \"100ms\"\n      config {\n        command = \"/bin/false\"\n      }\n    }\n  }\n"
+}
 
 // newSleepJobFile returns the file of a service job whose task sleeps.
 func newSleepJobFile(id, groupBlock, taskBlock string) string {
@@ -549,11 +562,18 @@ func serveDirectory(t *testing.T, dir string) string {
 	return server.URL
 }
 
-// serveAmbiguousIDs serves an API whose lists contain two objects with the prefix "aa", and returns the
-// address. The ids of an agent's objects are random.
+// serveAmbiguousIDs serves an API whose lists contain two objects with the prefix "aa" and the node pools aa and aab,
+// and returns the address. The ids of an agent's objects are random, and it has no such pools.
 func serveAmbiguousIDs(t *testing.T) string {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`[{"ID": "aa111111-1111-4111-8111-111111111111"}, {"ID": "aa222222-2222-4222-8222-222222222222"}]`)) // an error means that the client has exited
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reply := `[{"ID": "aa111111-1111-4111-8111-111111111111"}, {"ID": "aa222222-2222-4222-8222-222222222222"}]`
+		switch r.URL.Path {
+		case "/v1/node/pools":
+			reply = `[{"Name": "aab"}, {"Name": "aa"}]`
+		case "/v1/node/pool/aa":
+			reply = `{"Name": "aa"}`
+		}
+		_, _ = w.Write([]byte(reply)) // an error means that the client has exited
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
