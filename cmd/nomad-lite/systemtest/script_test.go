@@ -69,7 +69,8 @@ const testConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 const testConfigFile = "testdata/roomy.hcl"
 
 // runWithTestConfig runs nomad-lite. Its agents ignore the disk usage of this machine, because they
-// could otherwise remove ended allocations before a test has checked them.
+// could otherwise remove ended allocations before a test has checked them. They listen on a free
+// port if a test chooses none, because tests run in parallel.
 func runWithTestConfig() {
 	config := os.Getenv(testConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {

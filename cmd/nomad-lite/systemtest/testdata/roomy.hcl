@@ -2,3 +2,6 @@ client {
   gc_disk_usage_threshold  = 100
   gc_inode_usage_threshold = 100
 }
+ports {
+  http = 0
+}
