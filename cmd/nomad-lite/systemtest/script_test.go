@@ -66,7 +66,10 @@ func TestMain(m *testing.M) {
 // testConfigEnvVar names the configuration file that all agents of the tests read first.
 const testConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
-const testConfigFile = "testdata/roomy.hcl"
+const (
+	testConfigFile     = "testdata/roomy.hcl"
+	freePortConfigFile = "free_port.hcl" // in the directory of testConfigFile
+)
 
 // runWithTestConfig runs nomad-lite. Its agents ignore the disk usage of this machine, because they
 // could otherwise remove ended allocations before a test has checked them. They listen on a free
@@ -74,7 +77,11 @@ const testConfigFile = "testdata/roomy.hcl"
 func runWithTestConfig() {
 	config := os.Getenv(testConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
-		os.Args = slices.Insert(os.Args, 2, "-config", config)
+		options := []string{"-config", config}
+		if !slices.Contains(os.Args, "-dev") { // with -dev, an agent of root has no port
+			options = append(options, "-config", filepath.Join(filepath.Dir(config), freePortConfigFile))
+		}
+		os.Args = slices.Insert(os.Args, 2, options...)
 	}
 	runNomadLite()
 }
