@@ -203,7 +203,7 @@ func TestStats(t *testing.T) {
 			out := make(chan device.Stats)
 			go func() {
 				defer close(out)
-				for {
+				for ctx.Err() == nil {
 					stats := device.DeviceStats{
 						Summary: device.StatValue{Value: n.Add(1), Max: int64(100), Unit: "%"},
 						Stats: device.StatObject{
