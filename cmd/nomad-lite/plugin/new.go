@@ -27,8 +27,8 @@ import (
 // templateDirs has the directories of the templates by kind and language.
 var templateDirs = map[string][]string{
 	"driver go":     {"driver", "drivertest", "go", "common"},
-	"driver python": {"python", "drivertest", "common"},
-	"hook go":       {"hook", "go", "common"},
+	"driver python": {"pythondriver", "python", "drivertest", "common"},
+	"hook go":       {"hook", "hooktest", "go", "common"},
 	"device go":     {"device", "go", "common"},
 }
 
@@ -43,7 +43,7 @@ Exit codes: 0, or 1 when nothing was made.`
 
 //go:generate ./template/python/generate.sh
 
-//go:embed template/common template/go template/driver template/drivertest template/hook template/device template/python/*.tmpl template/python/src
+//go:embed template/common template/go template/driver template/drivertest template/hook template/hooktest template/device template/python/*.tmpl template/python/src template/pythondriver
 var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"
