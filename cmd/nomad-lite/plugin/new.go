@@ -28,6 +28,7 @@ import (
 var templateDirs = map[string][]string{
 	"driver go":     {"driver", "drivertest", "go", "common"},
 	"driver python": {"pythondriver", "python", "drivertest", "common"},
+	"hook python":   {"pythonhook", "python", "hooktest", "common"},
 	"hook go":       {"hook", "hooktest", "go", "common"},
 	"device go":     {"device", "go", "common"},
 }
@@ -43,7 +44,7 @@ Exit codes: 0, or 1 when nothing was made.`
 
 //go:generate ./template/python/generate.sh
 
-//go:embed template/common template/go template/driver template/drivertest template/hook template/hooktest template/device template/python/*.tmpl template/python/src template/pythondriver
+//go:embed template/common template/go template/driver template/drivertest template/hook template/hooktest template/device template/python/*.tmpl template/python/src template/pythondriver template/pythonhook
 var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"

@@ -23,3 +23,4 @@ generate() {
 
 generate python hclspec/specpb/hcl_spec.proto plugins/proto/basepb/base.proto
 generate pythondriver plugins/proto/driverpb/driver.proto plugins/proto/structspb/attribute.proto
+generate pythonhook plugins/proto/hookpb/hook.proto plugins/proto/hookpb/host.proto

@@ -64,7 +64,7 @@ def serve(kind, name, version, add_service, config_schema=block(), configure=lam
         signal.signal(number, lambda *_: None)  # a child process would inherit SIG_IGN
     log = logging.StreamHandler()
     log.setFormatter(HostFormatter())
-    logging.basicConfig(level=logging.DEBUG, handlers=[log])  # hosts filter by level
+    logging.basicConfig(level=logging.DEBUG, handlers=[log], force=True)  # hosts filter by level
     info = base_pb2.PluginInfoResponse(type=kind, plugin_api_versions=[api_version], plugin_version=version, name=name)
     with tempfile.TemporaryDirectory(prefix="plugin") as directory:
         # A call that waits for something, and each stream, occupies a thread.
@@ -72,7 +72,7 @@ def serve(kind, name, version, add_service, config_schema=block(), configure=lam
         base_pb2_grpc.add_BasePluginServicer_to_server(Base(info, config_schema, configure), server)
         add_service(server)
         server.add_generic_rpc_handlers(go_plugin_services(stopped.set))
-        socket = os.path.join(directory, "plugin.sock")
+        socket = os.path.join(directory, "s")  # of at most 107 bytes
         server.add_insecure_port("unix:" + socket)
         server.start()
         # The versions of go-plugin's protocol and of Nomad's plugins, and the address.
