@@ -28,9 +28,10 @@ import (
 var templateDirs = map[string][]string{
 	"driver go":     {"driver", "drivertest", "go", "common"},
 	"driver python": {"pythondriver", "python", "drivertest", "common"},
-	"hook python":   {"pythonhook", "python", "hooktest", "common"},
 	"hook go":       {"hook", "hooktest", "go", "common"},
-	"device go":     {"device", "go", "common"},
+	"hook python":   {"pythonhook", "python", "hooktest", "common"},
+	"device go":     {"device", "devicetest", "go", "common"},
+	"device python": {"pythondevice", "python", "devicetest", "common"},
 }
 
 const newHelp = `Start a %s of your own: a directory NAME with a program that works.
@@ -44,7 +45,8 @@ Exit codes: 0, or 1 when nothing was made.`
 
 //go:generate ./template/python/generate.sh
 
-//go:embed template/common template/go template/driver template/drivertest template/hook template/hooktest template/device template/python/*.tmpl template/python/src template/pythondriver template/pythonhook
+//go:embed template/common template/go template/driver template/drivertest template/hook template/hooktest template/device template/devicetest
+//go:embed template/python/*.tmpl template/python/src template/pythondriver template/pythonhook template/pythondevice
 var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"

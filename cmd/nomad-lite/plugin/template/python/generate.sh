@@ -24,3 +24,4 @@ generate() {
 generate python hclspec/specpb/hcl_spec.proto plugins/proto/basepb/base.proto
 generate pythondriver plugins/proto/driverpb/driver.proto plugins/proto/structspb/attribute.proto
 generate pythonhook plugins/proto/hookpb/hook.proto plugins/proto/hookpb/host.proto
+generate pythondevice plugins/proto/devicepb/device.proto plugins/proto/structspb/attribute.proto plugins/proto/structspb/stats.proto
