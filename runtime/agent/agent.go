@@ -81,8 +81,8 @@ type Config struct {
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string
-	// NoPluginTimeouts means that calls of hooks have no timeout, and that drivers stay healthy however long
-	// they take to answer: a debugger may have stopped the process of a plugin.
+	// NoPluginTimeouts means that calls of hooks and reservations of devices have no timeout, and that drivers
+	// stay healthy however long they take to answer: a debugger may have stopped the process of a plugin.
 	NoPluginTimeouts bool
 	Version          string // of nomad-lite
 	Logger           hclog.Logger

@@ -42,7 +42,7 @@ func newPlugins(c supervisor.Config, cache pluginCache, statsInterval time.Durat
 	s := supervisor.New(c)
 	return &plugins{
 		supervisor:     s,
-		devices:        devices.New(s, statsInterval, c.Logger),
+		devices:        devices.New(s, devices.Config{StatsInterval: statsInterval, NoCallTimeouts: c.NoCallTimeouts, Logger: c.Logger}),
 		knownPlugins:   &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
 		logger:         c.Logger,
 		rulesChanged:   make(chan struct{}, 1),

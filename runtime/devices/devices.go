@@ -31,17 +31,25 @@ type plugins interface {
 	Device(ctx context.Context, name string, until time.Time) (device.Plugin, error)
 }
 
+// Config configures a Manager.
+type Config struct {
+	StatsInterval time.Duration // time between two samples of the statistics
+	// NoCallTimeouts means that a reservation lasts until the plugin answers or the caller's context ends.
+	NoCallTimeouts bool
+	Logger         hclog.Logger
+}
+
 // Manager reserves devices for tasks, and collects statistics. Its methods may be called
 // concurrently.
 type Manager struct {
-	plugins plugins
-	sampler sampler
+	plugins        plugins
+	noCallTimeouts bool
+	sampler        sampler
 }
 
-// New returns a Manager, which samples statistics with the given interval. The caller must call
-// Close.
-func New(p plugins, interval time.Duration, logger hclog.Logger) *Manager {
-	return &Manager{plugins: p, sampler: newSampler(p, interval, logger)}
+// New returns a Manager. The caller must call Close.
+func New(p plugins, c Config) *Manager {
+	return &Manager{plugins: p, noCallTimeouts: c.NoCallTimeouts, sampler: newSampler(p, c.StatsInterval, c.Logger)}
 }
 
 // Close ends the collection of statistics.
@@ -54,11 +62,15 @@ func GroupOf(d *api.AllocatedDeviceResource) device.GroupID {
 
 // Reserve calls the plugin of devices that the scheduler has chosen for a task, and returns what
 // the task needs to use them. If the process of the plugin exits during the call, Reserve waits
-// for the next process and calls it once more. Reserve fails after 30 seconds. There is no call that
-// ends a reservation.
+// for the next process and calls it once more. Reserve fails after 30 seconds, unless the Manager has no
+// timeouts. There is no call that ends a reservation.
 func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
-	untilTimeout, cancel := context.WithTimeout(ctx, reserveTimeout)
-	defer cancel()
+	untilTimeout := ctx
+	if !m.noCallTimeouts {
+		var cancel context.CancelFunc
+		untilTimeout, cancel = context.WithTimeout(ctx, reserveTimeout)
+		defer cancel()
+	}
 	r, err := m.reserve(untilTimeout, d)
 	switch {
 	case err == nil:
@@ -76,9 +88,12 @@ func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 	if err != nil {
 		return nil, err
 	}
-	deadline, _ := ctx.Deadline()
+	launchDeadline, ok := ctx.Deadline()
+	if !ok {
+		launchDeadline = time.Now().Add(reserveTimeout)
+	}
 	for attempt := 1; ; attempt++ {
-		plugin, err := m.plugins.Device(ctx, name, deadline)
+		plugin, err := m.plugins.Device(ctx, name, launchDeadline)
 		if err != nil {
 			return nil, err
 		}

@@ -92,7 +92,7 @@ func (p fakePlugin) Stats(ctx context.Context, _ time.Duration) (<-chan device.S
 }
 
 func newTestManager(t *testing.T, f *fakePlugins) *Manager {
-	m := New(f, time.Second, hclog.NewNullLogger())
+	m := New(f, Config{StatsInterval: time.Second, Logger: hclog.NewNullLogger()})
 	t.Cleanup(m.Close)
 	return m
 }
@@ -144,6 +144,27 @@ func TestReserve(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestReserveWithoutTimeoutWaitsForThePlugin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakePlugins(widget)
+		reservation := &device.Reservation{}
+		f.reserve = append(f.reserve, func(ctx context.Context) (*device.Reservation, error) {
+			select {
+			case <-time.After(time.Hour):
+				return reservation, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+		m := New(f, Config{StatsInterval: time.Second, NoCallTimeouts: true, Logger: hclog.NewNullLogger()})
+		defer m.Close()
+		r, err := m.Reserve(t.Context(), &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}})
+		if err != nil || r != reservation {
+			t.Errorf("%v, %v; want the reservation after an hour", r, err)
+		}
+	})
 }
 
 func TestReserveWaitsForThePluginOfADevice(t *testing.T) {

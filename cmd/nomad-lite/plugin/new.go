@@ -142,9 +142,9 @@ func newPlugin(s *cli.Streams, kind, lang, name, replace string) error {
 	for _, file := range files {
 		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
 	}
-	build, run := "go build", "nomad-lite run -plugin-dir . "
+	build, config := "go build", ""
 	if kind == "device" {
-		run += "-config agent.hcl " // a device plugin is only started if the configuration names it
+		config = " -config agent.hcl" // a device plugin is only started if the configuration names it
 	}
 	if lang == "python" {
 		build = "make"
@@ -154,11 +154,10 @@ Next:
   cd %[1]s
   %[2]s
   nomad-lite plugin test ./%[1]s
-  %[3]s%[1]s.nomad.hcl
-`, name, build, run)
-	if kind != "device" {
-		fmt.Fprint(s.Err, "\nTo build and run it again after each change: nomad-lite plugin dev\n")
-	}
+  nomad-lite run -plugin-dir .%[3]s %[1]s.nomad.hcl
+
+To build and run it again after each change: nomad-lite plugin dev%[3]s
+`, name, build, config)
 	if lang == "go" && mod.Replace == "" {
 		if err := runModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `

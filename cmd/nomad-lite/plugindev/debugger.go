@@ -30,7 +30,7 @@ const (
 // Debugger starts a program in a debugger, or so that one can be attached. A host with the environment variable
 // of Env uses the process.
 type Debugger struct {
-	Name   string // of the driver or hook
+	Name   string // of the driver, hook or device plugin
 	Socket string // of the process
 	Args   []string
 	// In ends the wait for a debugger by a line or its end, if it is a file.

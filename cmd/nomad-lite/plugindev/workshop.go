@@ -52,7 +52,7 @@ func (w *Workshop) pluginDir() string { return filepath.Join(w.dir, "plugins") }
 // Name returns the name of the program's file. It is "" before the first successful Update.
 func (w *Workshop) Name() string { return w.fileName }
 
-// Key returns the driver or hook that the program serves.
+// Key returns the driver, hook or device plugin that the program serves.
 func (w *Workshop) Key() supervisor.PluginKey { return w.key }
 
 // Program returns the path of the newest program that starts.
@@ -118,7 +118,7 @@ func (w *Workshop) pluginsIn(dir, name string) localplugins.Plugins {
 	return localplugins.Plugins{Config: &config}
 }
 
-// check starts the program once, and returns the driver or hook that it serves.
+// check starts the program once, and returns the driver, hook or device plugin that it serves.
 func (w *Workshop) check(ctx context.Context, program string) (key supervisor.PluginKey, err error) {
 	name := filepath.Base(program)
 	plugins := w.pluginsIn(filepath.Dir(program), name)

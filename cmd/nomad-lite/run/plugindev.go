@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -20,8 +19,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/plugindev"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
-	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
@@ -252,9 +249,6 @@ func (r *foregroundRun) followPlugin(ctx context.Context, jobs []*foregroundJob)
 	}
 }
 
-// recoveryReportTimeout is how long replacePlugin waits for the calls that recover the tasks.
-const recoveryReportTimeout = 10 * time.Second
-
 // replacePlugin starts the new program, shows what happened to the tasks, and runs jobs again that have ended.
 func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob) error {
 	p := r.plugin
@@ -320,69 +314,4 @@ func (r *foregroundRun) waitPluginReplaced(ctx context.Context, pid int) (superv
 			return p, context.Cause(ctx)
 		}
 	}
-}
-
-// runningPluginTasks returns the number of running tasks in which the plugin takes part.
-func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) int {
-	key, state, count := r.plugin.workshop.Key(), r.agent.Store().Snapshot(), 0
-	hooked := r.agent.AllocsUsingHook(key.Name)
-	for _, j := range jobs {
-		for _, a := range state.AllocationsByJob(nil, *j.job.Namespace, *j.job.ID) {
-			for _, task := range a.Job.LookupTaskGroup(a.TaskGroup).Tasks {
-				isUser := task.Driver == key.Name
-				if key.Type == base.TypeHook {
-					isUser = slices.Contains(hooked, a.ID)
-				}
-				if s := a.TaskStates[task.Name]; isUser && s != nil && s.State == "running" {
-					count++
-				}
-			}
-		}
-	}
-	return count
-}
-
-// describeRecovery waits for the calls by which a new process gets the running tasks, and describes their results.
-func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugin, tasks int) string {
-	method := "RecoverTask"
-	if p.Serves.Type == base.TypeHook {
-		method = "Poststart"
-		if p.Hook == nil || !slices.ContainsFunc(p.Hook.Subscriptions, func(s hook.Subscription) bool { return s.Point == hook.Poststart }) {
-			return "; a hook without Poststart is not called for running tasks"
-		}
-	}
-	if tasks == 0 {
-		return "; no task is running"
-	}
-	limit := time.NewTimer(recoveryReportTimeout)
-	defer limit.Stop()
-	for {
-		stats := methodStats(p, method)
-		if stats.Calls >= tasks && stats.InProgress == 0 {
-			return fmt.Sprintf("; %d of %d running tasks recovered (%s: %d calls, %d errors, %v)",
-				tasks-min(tasks, stats.Errors), tasks, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
-		}
-		select {
-		case <-time.After(debugStatsInterval):
-		case <-limit.C:
-			return fmt.Sprintf("; %d of %d running tasks: %s has not returned within %v", tasks-min(tasks, stats.Calls), tasks, method, recoveryReportTimeout)
-		case <-ctx.Done():
-			return ""
-		}
-		if next, err := r.pluginProcess(); err == nil && next.PID == p.PID {
-			p = next
-		}
-	}
-}
-
-// debugStatsInterval is the time between two looks at the counters of a process.
-const debugStatsInterval = 20 * time.Millisecond
-
-func methodStats(p supervisor.Plugin, method string) base.MethodStats {
-	for _, stats := range p.Methods {
-		if stats.Method == method {
-			return stats
-		}
-	}
-	return base.MethodStats{}
 }

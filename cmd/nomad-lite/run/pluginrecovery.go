@@ -1,0 +1,179 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/devices"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+const (
+	// recoveryReportTimeout is how long describeRecovery waits for the new process.
+	recoveryReportTimeout = 10 * time.Second
+	// methodStatsInterval is the time between two reads of the counters of a process.
+	methodStatsInterval = 20 * time.Millisecond
+)
+
+// pluginTask is a running task that uses the plugin.
+type pluginTask struct {
+	name    string
+	devices []*api.AllocatedDeviceResource // devices of the task that a device plugin reports
+}
+
+// runningPluginTasks returns the running tasks that use the plugin.
+func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []pluginTask) {
+	key, state := r.plugin.workshop.Key(), r.agent.Store().Snapshot()
+	hooked := r.agent.AllocsUsingHook(key.Name)
+	for _, j := range jobs {
+		for _, a := range state.AllocationsByJob(nil, *j.job.Namespace, *j.job.ID) {
+			for _, task := range a.Job.LookupTaskGroup(a.TaskGroup).Tasks {
+				if s := a.TaskStates[task.Name]; s == nil || s.State != model.TaskRunning {
+					continue
+				}
+				t, isUser := pluginTask{name: task.Name}, false
+				switch key.Type {
+				case base.TypeDriver:
+					isUser = task.Driver == key.Name
+				case base.TypeHook:
+					isUser = slices.Contains(hooked, a.ID)
+				case base.TypeDevice:
+					t.devices = r.devicesOfPlugin(a, task.Name)
+					isUser = len(t.devices) > 0
+				}
+				if isUser {
+					tasks = append(tasks, t)
+				}
+			}
+		}
+	}
+	return tasks
+}
+
+// devicesOfPlugin returns the devices of a task that are in groups of the plugin.
+func (r *foregroundRun) devicesOfPlugin(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
+	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
+		return nil
+	}
+	groups := r.reportedGroups()
+	return slices.DeleteFunc(slices.Clone(a.AllocatedResources.Tasks[task].Devices), func(d *api.AllocatedDeviceResource) bool {
+		_, ok := groups[devices.GroupOf(d)]
+		return !ok
+	})
+}
+
+// reportedGroups returns the devices in the last report of the plugin.
+func (r *foregroundRun) reportedGroups() map[device.GroupID][]device.Device {
+	groups := make(map[device.GroupID][]device.Device)
+	for _, g := range r.agent.DeviceGroups() {
+		if g.Plugin == r.plugin.workshop.Key().Name {
+			groups[g.ID] = g.Devices
+		}
+	}
+	return groups
+}
+
+// describeRecovery waits until a new process has the running tasks, and describes the result.
+func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
+	switch p.Serves.Type {
+	case base.TypeDevice:
+		return r.describeDeviceRecovery(ctx, p, tasks)
+	case base.TypeHook:
+		if p.Hook == nil || !slices.ContainsFunc(p.Hook.Subscriptions, func(s hook.Subscription) bool { return s.Point == hook.Poststart }) {
+			return "; a hook without Poststart is not called for running tasks"
+		}
+		return r.describeRecoveryCalls(ctx, p, "Poststart", len(tasks))
+	default:
+		return r.describeRecoveryCalls(ctx, p, "RecoverTask", len(tasks))
+	}
+}
+
+// describeRecoveryCalls waits for the calls of a method by which a new process gets the running tasks, and
+// describes their results.
+func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.Plugin, method string, tasks int) string {
+	if tasks == 0 {
+		return "; no task is running"
+	}
+	limit := time.NewTimer(recoveryReportTimeout)
+	defer limit.Stop()
+	for {
+		stats := methodStats(p, method)
+		if stats.Calls >= tasks && stats.InProgress == 0 {
+			return fmt.Sprintf("; %d of %d running tasks recovered (%s: %d calls, %d errors, %v)",
+				tasks-min(tasks, stats.Errors), tasks, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
+		}
+		select {
+		case <-time.After(methodStatsInterval):
+		case <-limit.C:
+			return fmt.Sprintf("; %d of %d running tasks: %s has not returned within %v", tasks-min(tasks, stats.Calls), tasks, method, recoveryReportTimeout)
+		case <-ctx.Done():
+			return ""
+		}
+		if next, err := r.pluginProcess(); err == nil && next.PID == p.PID {
+			p = next
+		}
+	}
+}
+
+func methodStats(p supervisor.Plugin, method string) base.MethodStats {
+	for _, stats := range p.Methods {
+		if stats.Method == method {
+			return stats
+		}
+	}
+	return base.MethodStats{}
+}
+
+// describeDeviceRecovery waits until a new process has reported its devices, and describes whether the devices
+// of the running tasks are among them.
+func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
+	limited, cancel := context.WithTimeout(ctx, recoveryReportTimeout)
+	defer cancel()
+	if _, err := r.agent.DescribePlugin(limited, p.Serves); err != nil { // blocks until the process has reported its devices
+		if ctx.Err() != nil {
+			return ""
+		}
+		return fmt.Sprintf("; it has not reported its devices within %v: %v", recoveryReportTimeout, err)
+	}
+	groups, count := r.reportedGroups(), 0
+	for _, g := range groups {
+		count += len(g)
+	}
+	text := fmt.Sprintf("; %d devices reported", count)
+	if len(tasks) == 0 {
+		return text + "; no running task has one of them"
+	}
+	var losses []string
+	for _, t := range tasks {
+		if lost := t.lostDevices(groups); len(lost) > 0 {
+			losses = append(losses, fmt.Sprintf("; task %q: %s", t.name, strings.Join(lost, ", ")))
+		}
+	}
+	return fmt.Sprintf("%s; %d of %d running tasks keep their devices%s", text, len(tasks)-len(losses), len(tasks), strings.Join(losses, ""))
+}
+
+// lostDevices describes the devices of the task that are not in the groups, or unhealthy.
+func (t pluginTask) lostDevices(groups map[device.GroupID][]device.Device) (lost []string) {
+	for _, allocated := range t.devices {
+		group := devices.GroupOf(allocated)
+		for _, id := range allocated.DeviceIDs {
+			i := slices.IndexFunc(groups[group], func(d device.Device) bool { return d.ID == id })
+			switch {
+			case i < 0:
+				lost = append(lost, fmt.Sprintf("%s[%s] is not reported", group, id))
+			case !groups[group][i].Healthy:
+				lost = append(lost, fmt.Sprintf("%s[%s] is unhealthy: %s", group, id, groups[group][i].HealthDescription))
+			}
+		}
+	}
+	return lost
+}
