@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
@@ -194,4 +195,31 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 	}
 	do(a)
 	return a.Close()
+}
+
+// StartOnce starts the plugin with a file name in a temporary agent, and returns its state. The name must have a plugin
+// block. The error describes why the plugin does not start, or is the cause of the end of ctx.
+func StartOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
+	var waitErr error
+	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
+		waitErr = WaitPlugins(ctx, a)
+		for _, p := range a.Plugins() {
+			if p.Name == name && !p.Builtin {
+				started = p
+			}
+		}
+	})
+	switch {
+	case ctx.Err() != nil:
+		return started, context.Cause(ctx)
+	case runErr != nil:
+		return started, runErr
+	case started.Err != nil:
+		return started, started.Err
+	case waitErr != nil:
+		return started, waitErr
+	case started.Serves.Name == "":
+		return started, fmt.Errorf("plugin %q has not started", name)
+	}
+	return started, nil
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
 const installHelp = `Copy a plugin into the plugin directory, and record its SHA-256 checksum in the lock
@@ -57,13 +56,15 @@ func installPlugin(ctx context.Context, flags localplugins.Flags, source, name s
 		return fmt.Errorf("install %s: %w", source, err)
 	}
 	local.Config.PluginDir = i.StagingDir()
-	status, err := startOnce(ctx, local, name)
+	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
+	started, err := localplugins.StartOnce(ctx, local, name)
 	if err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
 	if err := i.Commit(); err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
+	status := pluginstatus.NewPlugin(started, pluginstatus.Fingerprints{})
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
 SHA-256: %s
 
@@ -72,33 +73,6 @@ The agent starts it when its configuration has:
 plugin %q {}
 `, status.TypeAndName(), status.Version, filepath.Join(dir, name), i.SHA256, name)
 	return err
-}
-
-// startOnce starts the plugin with a file name in a temporary agent, and returns its status. The error describes
-// why it does not start.
-func startOnce(ctx context.Context, local localplugins.Plugins, name string) (*pluginstatus.Plugin, error) {
-	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
-	var found *pluginstatus.Plugin
-	var err error
-	runErr := localplugins.RunWithAgent(ctx, local, []string{name}, func(a *agent.Agent) {
-		err = localplugins.WaitPlugins(ctx, a)
-		for _, row := range pluginRows(a) {
-			if row.Name == name && row.Path != "" {
-				found = row
-			}
-		}
-	})
-	switch {
-	case runErr != nil:
-		return nil, runErr
-	case found != nil && found.Failed:
-		return nil, errors.New(found.Note)
-	case err != nil:
-		return nil, err
-	case found == nil:
-		return nil, errors.New("it has not started")
-	}
-	return found, nil
 }
 
 const verifyHelp = `Compare the files of the plugin directory with its lock file, which plugin install

@@ -6,16 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
-
-// checkTimeout limits how long a program may take to start for a check.
-const checkTimeout = time.Minute
 
 // Workshop is a plugin directory with the newest program of a project that starts.
 type Workshop struct {
@@ -80,10 +75,11 @@ func (w *Workshop) Update(ctx context.Context) (changed bool, err error) {
 	case w.fileName != "" && sameContent(program, w.Program()):
 		return false, nil
 	}
-	key, err := w.check(ctx, program)
+	started, err := localplugins.StartOnce(ctx, w.pluginsIn(out, name), name)
 	if err != nil {
 		return false, err
 	}
+	key := started.Serves
 	if w.fileName != "" && key != w.key {
 		return false, fmt.Errorf("the plugin is %s now, and was %s: start again", key, w.key)
 	}
@@ -116,35 +112,4 @@ func (w *Workshop) pluginsIn(dir, name string) localplugins.Plugins {
 	}
 	config.Plugins = append(config.Plugins, block)
 	return localplugins.Plugins{Config: &config}
-}
-
-// check starts the program once, and returns the driver, hook or device plugin that it serves.
-func (w *Workshop) check(ctx context.Context, program string) (key supervisor.PluginKey, err error) {
-	name := filepath.Base(program)
-	plugins := w.pluginsIn(filepath.Dir(program), name)
-	runErr := localplugins.RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
-		limited, cancel := context.WithTimeout(ctx, checkTimeout)
-		defer cancel()
-		err = errors.Join(a.WaitReady(limited), a.WaitAllPlugins(limited))
-		for _, p := range a.Plugins() {
-			if p.Name != name || p.Builtin {
-				continue
-			}
-			if p.Err != nil {
-				err = p.Err
-			}
-			key = p.Serves
-		}
-	})
-	switch {
-	case ctx.Err() != nil:
-		return key, context.Cause(ctx)
-	case runErr != nil:
-		return key, runErr
-	case err != nil:
-		return key, err
-	case key.Name == "":
-		return key, fmt.Errorf("%s has not started within %v", name, checkTimeout)
-	}
-	return key, nil
 }
