@@ -22,6 +22,22 @@ const CgroupMount = "/sys/fs/cgroup"
 // Cgroup is the directory of a cgroup of version 1 or 2.
 type Cgroup string
 
+// OwnCgroup returns the path of this process in the hierarchy of cgroups of version 2, such as
+// /system.slice/x.service; empty if it is in none.
+func OwnCgroup() (string, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	return parseOwnCgroup(string(text)), err
+}
+
+func parseOwnCgroup(text string) string {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
+			return path
+		}
+	}
+	return ""
+}
+
 // TaskCgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
 // driver or agent that made them. With an error some can be missing.
 func TaskCgroups(allocID, task string) ([]Cgroup, error) {

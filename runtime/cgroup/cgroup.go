@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const mountPoint = "/sys/fs/cgroup"
@@ -94,15 +96,9 @@ func readControllers(dir string) ([]string, error) {
 // the one above, which systemd marks if the agent runs in a subgroup (DelegateSubgroup=). If there
 // is none, it returns the reason.
 func findDelegated(mount string) (path, reason string) {
-	text, err := os.ReadFile("/proc/self/cgroup")
+	own, err := process.OwnCgroup()
 	if err != nil {
 		return "", err.Error()
-	}
-	own := ""
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			own = path
-		}
 	}
 	if own == "" || own == "/" {
 		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"

@@ -41,10 +41,8 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 		return parents
 	}
 	bases := []string{mountPoint}
-	if text, err := os.ReadFile("/proc/self/cgroup"); err == nil {
-		if own, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "0::"); ok && own != "/" {
-			bases = append(bases, filepath.Join(mountPoint, own))
-		}
+	if own, err := process.OwnCgroup(); err == nil && own != "" && own != "/" {
+		bases = append(bases, filepath.Join(mountPoint, own))
 	}
 	for _, base := range bases {
 		parents = append(parents, filepath.Join(base, "nomad.slice/share.slice"), filepath.Join(base, "nomad.slice/reserve.slice"))

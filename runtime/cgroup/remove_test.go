@@ -5,11 +5,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func TestRemoveAllocCgroups(t *testing.T) {
@@ -18,11 +19,11 @@ func TestRemoveAllocCgroups(t *testing.T) {
 	if err := unix.Statfs(mountPoint, &fsStat); err == nil && fsStat.Type == unix.CGROUP2_SUPER_MAGIC {
 		base := mountPoint
 		if os.Geteuid() != 0 {
-			own, err := os.ReadFile("/proc/self/cgroup")
+			own, err := process.OwnCgroup()
 			if err != nil {
 				t.Fatal(err)
 			}
-			base += strings.TrimPrefix(strings.TrimSpace(string(own)), "0::")
+			base += own
 		}
 		parent = filepath.Join(base, "nomad.slice/share.slice")
 	}

@@ -50,8 +50,8 @@ func detectCgroups(mount string) cgroupHierarchy {
 		}}
 		if os.Geteuid() != 0 {
 			// Cgroups delegated to the plugin are below its own cgroup.
-			own := ownCgroup()
-			if own == "" {
+			own, err := process.OwnCgroup()
+			if err != nil || own == "" {
 				return none("the cgroup of the plugin is unknown")
 			}
 			h.parentPaths = []string{filepath.Join(mount, own, "nomad.slice/share.slice")}
@@ -79,20 +79,6 @@ func detectCgroups(mount string) cgroupHierarchy {
 // taskV1Path returns the cgroup of a task in the hierarchy of a controller of v1.
 func (h cgroupHierarchy) taskV1Path(controller, name string) string {
 	return filepath.Join(h.mountPath, controller, "nomad", name)
-}
-
-// ownCgroup returns the cgroup of this process in the unified hierarchy.
-func ownCgroup() string {
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
-			return path
-		}
-	}
-	return ""
 }
 
 // cgroupPaths returns the possible paths of a task's cgroup.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // These are a directory and a user in the virtual machine.
@@ -276,11 +278,11 @@ func findVMLeftovers() (all []string) {
 
 // TestVMScripts runs the scripts that test cgroups version 2.
 func TestVMScripts(t *testing.T) {
-	own, err := os.ReadFile("/proc/self/cgroup")
+	own, err := process.OwnCgroup()
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, ok := strings.CutPrefix(strings.TrimSpace(string(own)), "0::/session.slice/")
+	session, ok := strings.CutPrefix(own, "/session.slice/")
 	if !ok {
 		t.Skip("is for the machine of TestVM")
 	}
