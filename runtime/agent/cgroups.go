@@ -14,8 +14,11 @@ import (
 // time.
 func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) hooks.CgroupManager {
 	return func(driver string, cores int) hooks.CgroupManager {
+		if cores > 0 {
+			return tree
+		}
 		for _, p := range plugins() {
-			if cores == 0 && p.Builtin && p.Name == driver && p.SupersededBy == "" {
+			if p.Builtin && p.Name == driver && p.SupersededBy == "" {
 				return nil
 			}
 		}
