@@ -80,6 +80,19 @@ type clientConns struct {
 
 func (c *clientConns) countUnauthenticated() int { return len(c.servedConns) + len(c.waitingConns) }
 
+// maxConnections limits the TCP connections, and the connections of tasks.
+const maxConnections = 8192
+
+// MaxConnections returns the limit of the connections of a listener: 8192, or less if this process can open
+// few files. Half of the descriptors that it can open are kept for its tasks in any case.
+func MaxConnections() int {
+	var openFileLimit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &openFileLimit); err != nil {
+		return maxConnections
+	}
+	return int(min(maxConnections, openFileLimit.Cur/4))
+}
+
 // LimitListener returns a listener that has at most maxConns connections open at once, of which at
 // most maxPerClient are authenticated and come from one address; 0 means no limit. The limit of
 // unauthenticated connections is fixed. A unix socket counts as one client, and has no such limit.

@@ -139,7 +139,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
-	l.taskListener = httpapi.LimitListener(a.TaskAPI(), maxConnections(), c.HTTPConns)
+	l.taskListener = httpapi.LimitListener(a.TaskAPI(), httpapi.MaxConnections(), c.HTTPConns)
 	token, readToken, err := l.loadTokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err

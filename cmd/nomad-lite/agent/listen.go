@@ -35,10 +35,6 @@ type listeners struct {
 	socketLink   string // link to the socket at a path where commands look for it; "" if there is none
 }
 
-// defaultMaxConnections is the default limit of the TCP connections, and of the connections of tasks. Half of the
-// descriptors that the agent can open are kept for its tasks in any case.
-const defaultMaxConnections = 8192
-
 // servesTCP reports whether the API is served over TCP. An agent in development mode needs no
 // token, so as root it serves TCP only if the operator has requested that explicitly.
 func servesTCP(c *config.Config, dev bool) bool {
@@ -78,20 +74,11 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	if err != nil {
 		return nil, err
 	}
-	l.tcpListener = httpapi.LimitListener(tcp, maxConnections(), c.HTTPConns)
+	l.tcpListener = httpapi.LimitListener(tcp, httpapi.MaxConnections(), c.HTTPConns)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
-}
-
-// maxConnections returns the limit of the connections of a listener.
-func maxConnections() int {
-	var openFileLimit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &openFileLimit); err != nil {
-		return defaultMaxConnections
-	}
-	return int(min(defaultMaxConnections, openFileLimit.Cur/4))
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of

@@ -102,11 +102,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	return r.watchAllocs(ctx, jobs)
 }
 
-// maxTaskConnections is how many connections the tasks can have to the API, and how many of them one task.
-const (
-	maxTaskConnections       = 1024
-	maxConnectionsOfEachTask = 100
-)
+// maxConnectionsOfEachTask is how many connections one task can have to the API.
+const maxConnectionsOfEachTask = 100
 
 // serveTasks serves the API to the tasks of the run, and to no other client.
 func (r *foregroundRun) serveTasks(ctx context.Context) {
@@ -115,7 +112,7 @@ func (r *foregroundRun) serveTasks(ctx context.Context) {
 		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
 		Version: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
 	})
-	if err := tasks.Serve(ctx, httpapi.LimitListener(r.agent.TaskAPI(), maxTaskConnections, maxConnectionsOfEachTask)); err != nil {
+	if err := tasks.Serve(ctx, httpapi.LimitListener(r.agent.TaskAPI(), httpapi.MaxConnections(), maxConnectionsOfEachTask)); err != nil {
 		r.logger.Warn("tasks cannot reach the API", "error", err)
 	}
 }
