@@ -19,7 +19,7 @@ import (
 const dockerHubServer = "https://index.docker.io/v1/"
 
 // registryAuth returns the header with the credentials for the registry of an image, or
-// "" if there are none: those of the task, else of the file, else of the helper.
+// "" if there are none: the credentials of the task, else of the file, else of the helper.
 func registryAuth(ctx context.Context, image reference.Named, task *authConfig, plugin registryConfig) (string, error) {
 	server := reference.Domain(image)
 	if server == "docker.io" {

@@ -17,7 +17,7 @@ import (
 )
 
 // Labels of a container. The first is Nomad's. The others let the driver find its
-// own containers beside those of another agent.
+// own containers beside the containers of another agent.
 const (
 	labelPrefix   = "com.hashicorp.nomad."
 	labelAllocID  = labelPrefix + "alloc_id"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -40,14 +41,7 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if e.Stdin != nil {
-		go func() {
-			_, _ = io.Copy(attached.Conn, e.Stdin) // fails when the command no longer reads
-			if e.TTY {
-				_, _ = attached.Conn.Write([]byte{4}) // EOT; if the connection were closed, the engine would drop output
-				return
-			}
-			_ = attached.CloseWrite()
-		}()
+		go t.sendInput(attached.HijackedResponse, e)
 	}
 	if e.TTY && e.Resize != nil {
 		go t.resizeExec(ctx, created.ID, e.Resize)
@@ -76,6 +70,20 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 		return fail(err)
 	}
 	return driver.ExitResult{ExitCode: code}, nil
+}
+
+// sendInput copies the input of a command, and then ends the input.
+func (t *task) sendInput(attached client.HijackedResponse, e driver.Exec) {
+	_, copyErr := io.Copy(attached.Conn, e.Stdin) // fails when the command no longer reads
+	var endErr error
+	if e.TTY {
+		_, endErr = attached.Conn.Write([]byte{4}) // EOT; if the connection were closed, the engine would drop output
+	} else {
+		endErr = attached.CloseWrite()
+	}
+	if err := errors.Join(copyErr, endErr); err != nil && !errors.Is(err, net.ErrClosed) {
+		t.start.Logger().Debug("the input of a command was not sent to its end", "container", t.state.ContainerName, "error", err)
+	}
 }
 
 // execExitCode returns the exit code of a command whose output has ended. The engine can

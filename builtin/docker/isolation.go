@@ -70,7 +70,7 @@ func (b *containerBuilder) setRuntime() error {
 var engineCaps = append(slices.Clone(defaultAllowCaps), "net_raw")
 
 // setCapabilities drops the engine's default capabilities that the operator does not
-// allow, and adds and drops those of the task.
+// allow, and adds and drops the capabilities that the task names.
 func (b *containerBuilder) setCapabilities() error {
 	allowed := normalizeCaps(b.plugin.AllowCaps)
 	add, drop := normalizeCaps(b.task.CapAdd), normalizeCaps(b.task.CapDrop)

@@ -209,7 +209,7 @@ func TestPositionsSurviveProcess(t *testing.T) {
 		first.store(stream, streamPosition{Time: 99})
 		first.store(stream, position)
 	}
-	// The first mapping stays, as that of a process that was killed.
+	// The first mapping stays, like the mapping of a process that was killed.
 	second, err := openPositionFile(dir, "p")
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
@@ -34,13 +33,19 @@ func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
 	return b.endpoint()
 }
 
+// hasOwnEndpoint reports whether a container with this mode has an address in a network of
+// Docker. Other containers use the network of the host or of another container, or none.
+func hasOwnEndpoint(mode container.NetworkMode) bool {
+	return !mode.IsHost() && !mode.IsNone() && !mode.IsContainer()
+}
+
 // endpoint returns the settings of the container in its network.
 func (b *containerBuilder) endpoint() (*network.NetworkingConfig, error) {
 	n := b.task.networkConfig
 	if len(n.NetworkAliases) == 0 && n.IPv4Address == "" && n.IPv6Address == "" && n.MACAddress == "" {
 		return nil, nil
 	}
-	if n.NetworkMode == "host" || n.NetworkMode == "none" || strings.HasPrefix(n.NetworkMode, "container:") {
+	if !hasOwnEndpoint(b.host.NetworkMode) {
 		return nil, fmt.Errorf("network_aliases, ipv4_address, ipv6_address and mac_address need a network of Docker, and network_mode is %q", n.NetworkMode)
 	}
 	settings := &network.EndpointSettings{Aliases: n.NetworkAliases}
@@ -82,7 +87,8 @@ func endpointAddr(settings *network.EndpointSettings, v6 bool) *netip.Addr {
 	return &settings.IPAMConfig.IPv4Address
 }
 
-// setDNS sets the resolver of the task, or else that of the group's network.
+// setDNS sets the resolver: the options of the task, or else the dns block of the group's
+// network.
 func (b *containerBuilder) setDNS() error {
 	servers, searches, options := b.task.DNSServers, b.task.DNSSearchDomains, b.task.DNSOptions
 	if d := b.start.DNS; d != nil && len(servers)+len(searches)+len(options) == 0 {
@@ -153,13 +159,12 @@ func (b *containerBuilder) setPorts() error {
 	if err != nil || len(mappings) == 0 {
 		return err
 	}
-	if mode := string(b.host.NetworkMode); mode == "host" || mode == "none" || strings.HasPrefix(mode, "container:") {
+	if !hasOwnEndpoint(b.host.NetworkMode) {
 		return nil
 	}
 	b.config.ExposedPorts, b.host.PortBindings = network.PortSet{}, network.PortMap{}
-	for i, m := range mappings {
+	for _, m := range mappings {
 		if m.container == 0 {
-			mappings[i].container = m.host
 			m.container = m.host
 		}
 		var hostIP netip.Addr
@@ -186,8 +191,8 @@ func networkOverride(t *taskConfig, start *driver.Resources, c container.Inspect
 	if c.NetworkSettings == nil {
 		return nil
 	}
-	mode := t.NetworkMode
-	if mode == "host" || mode == "none" || strings.HasPrefix(mode, "container:") {
+	mode := container.NetworkMode(t.NetworkMode)
+	if !hasOwnEndpoint(mode) {
 		return nil
 	}
 	for _, endpoint := range c.NetworkSettings.Networks {
