@@ -21,10 +21,19 @@ type pluginConfig struct {
 	GC                   gcConfig       `codec:"gc"`
 	DisableLogCollection bool           `codec:"disable_log_collection"`
 	PullActivityTimeout  string         `codec:"pull_activity_timeout"`
+	infraConfig
 	securityConfig
 	unsupportedPluginConfig
 
 	pullActivityTimeout time.Duration // parsed PullActivityTimeout
+}
+
+// infraConfig is the image of the containers that hold the networks of groups.
+type infraConfig struct {
+	InfraImage            string `codec:"infra_image"` // empty means the image that the driver makes
+	InfraImagePullTimeout string `codec:"infra_image_pull_timeout"`
+
+	infraImagePullTimeout time.Duration // parsed InfraImagePullTimeout
 }
 
 type tlsConfig struct {
@@ -81,9 +90,7 @@ type volumeConfig struct {
 
 // unsupportedPluginConfig has the options of Nomad's driver that this driver refuses.
 type unsupportedPluginConfig struct {
-	InfraImage            string `codec:"infra_image"`
-	InfraImagePullTimeout string `codec:"infra_image_pull_timeout"`
-	WindowsAllowInsecure  bool   `codec:"windows_allow_insecure_container_admin"`
+	WindowsAllowInsecure bool `codec:"windows_allow_insecure_container_admin"`
 }
 
 func defaultString(name, value string) *hclspec.Spec {
@@ -153,8 +160,9 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),
 	}), false),
 
-	"infra_image":                            hclspec.Attr("infra_image", "string", false),
-	"infra_image_pull_timeout":               hclspec.Attr("infra_image_pull_timeout", "string", false),
+	"infra_image":              hclspec.Attr("infra_image", "string", false),
+	"infra_image_pull_timeout": defaultString("infra_image_pull_timeout", "5m"),
+
 	"windows_allow_insecure_container_admin": hclspec.Attr("windows_allow_insecure_container_admin", "bool", false),
 })
 
@@ -166,6 +174,7 @@ func (c *pluginConfig) validate() error {
 		dst  *time.Duration
 	}{
 		{"pull_activity_timeout", c.PullActivityTimeout, &c.pullActivityTimeout},
+		{"infra_image_pull_timeout", c.InfraImagePullTimeout, &c.infraImagePullTimeout},
 		{"gc.image_delay", c.GC.ImageDelay, &c.GC.imageDelay},
 		{"gc.dangling_containers.period", c.GC.DanglingContainers.Period, &c.GC.DanglingContainers.period},
 		{"gc.dangling_containers.creation_grace", c.GC.DanglingContainers.CreationGrace, &c.GC.DanglingContainers.creationGrace},
@@ -202,12 +211,7 @@ func (c *pluginConfig) validate() error {
 }
 
 func (c *unsupportedPluginConfig) validate() error {
-	switch {
-	case c.InfraImage != "":
-		return errors.New("infra_image is not supported: it is for groups with network mode \"bridge\", which do not run here; remove the option")
-	case c.InfraImagePullTimeout != "":
-		return errors.New("infra_image_pull_timeout is not supported: it is for groups with network mode \"bridge\", which do not run here; remove the option")
-	case c.WindowsAllowInsecure:
+	if c.WindowsAllowInsecure {
 		return errors.New("windows_allow_insecure_container_admin is not supported: it is for engines on Windows; remove the option")
 	}
 	return nil

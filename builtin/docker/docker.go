@@ -34,6 +34,7 @@ var (
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
 	_ sdk.OrphanKiller     = (*Driver)(nil)
+	_ sdk.NetworkManager   = (*Driver)(nil)
 	_ sdk.Shutdowner       = (*Driver)(nil)
 
 	_ sdk.Signaler           = (*task)(nil)
@@ -58,14 +59,14 @@ func (d *Driver) Info() sdk.DriverInfo {
 		FingerprintInterval: fingerprintInterval,
 
 		Capabilities: driver.Capabilities{
-			SendSignals: true,
-			Exec:        true,
-			FSIsolation: driver.FSIsolationImage,
-			// A group with a network namespace needs a container that owns the namespace,
-			// which this driver does not make.
-			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkTask},
-			MountConfigs:          driver.MountConfigsAny,
-			DisableLogCollection:  d.config.DisableLogCollection,
+			SendSignals:           true,
+			Exec:                  true,
+			FSIsolation:           driver.FSIsolationImage,
+			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup, driver.NetworkTask},
+			// The engine starts no container in a network namespace that is given by its path.
+			MustCreateNetwork:    true,
+			MountConfigs:         driver.MountConfigsAny,
+			DisableLogCollection: d.config.DisableLogCollection,
 		},
 	}
 }

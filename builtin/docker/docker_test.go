@@ -49,8 +49,7 @@ func TestFingerprint(t *testing.T) {
 // Options of Nomad's driver that this driver does not have are refused by their names.
 func TestRefusedConfiguration(t *testing.T) {
 	for name, body := range map[string]map[string]any{
-		"infra_image":                            {"infra_image": "pause"},
-		"infra_image_pull_timeout":               {"infra_image_pull_timeout": "1m"},
+		"infra_image_pull_timeout":               {"infra_image_pull_timeout": "soon"},
 		"windows_allow_insecure_container_admin": {"windows_allow_insecure_container_admin": true},
 		"pull_activity_timeout":                  {"pull_activity_timeout": "soon"},
 		"gc.image_delay":                         {"gc": list(map[string]any{"image_delay": "-1s"})},

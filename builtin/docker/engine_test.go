@@ -177,6 +177,8 @@ func TestEngine(t *testing.T) {
 		}
 	})
 
+	t.Run("tasks of a group share a network", func(t *testing.T) { testGroupNetwork(t, e, d, start, wait) })
+
 	t.Run("a terminal has one stream", func(t *testing.T) {
 		config := script("test -t 0 && test -t 1 && echo terminal; head -c 50000 /dev/zero | tr '\\0' x; echo; echo end")
 		config["tty"] = true

@@ -99,13 +99,13 @@ func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.Star
 			return "", err
 		}
 	} else if t.ForcePull || ref.isMovable() {
-		if err := s.pull(ctx, ref, t, start); err != nil {
+		if err := s.pullForTask(ctx, ref, t, start); err != nil {
 			return "", err
 		}
 	}
 	id, err := s.use(ctx, ref, start.ID)
 	if cerrdefs.IsNotFound(err) && t.Load == "" && ref.named != nil {
-		if err := s.pull(ctx, ref, t, start); err != nil {
+		if err := s.pullForTask(ctx, ref, t, start); err != nil {
 			return "", err
 		}
 		id, err = s.use(ctx, ref, start.ID)
@@ -119,6 +119,45 @@ func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.Star
 		return "", engineError(fmt.Errorf("inspect the image %s: %w", ref.name, err))
 	}
 	return id, nil
+}
+
+// infraImage returns the id of the image of the containers that hold the networks of groups.
+// It pulls the configured image under the same conditions as the image of a task. Without one
+// it makes the pause image. The image is not removed.
+func (s *imageStore) infraImage(ctx context.Context, config *pluginConfig) (string, error) {
+	name := config.InfraImage
+	provide := func(imageRef) error { return importPauseImage(ctx, s.client()) }
+	if name == "" {
+		name = pauseImage
+	} else {
+		provide = func(ref imageRef) error {
+			auth, err := registryAuth(ctx, ref.named, nil, config.Auth)
+			if err != nil {
+				return fmt.Errorf("credentials for infra_image %s: %w", ref.name, err)
+			}
+			return s.pull(ctx, ref, auth, pullLimit{"infra_image_pull_timeout", config.infraImagePullTimeout})
+		}
+	}
+	ref, err := parseImage(name)
+	if err != nil {
+		return "", err
+	}
+	if ref.isMovable() {
+		if err := provide(ref); err != nil {
+			return "", err
+		}
+	}
+	image, err := s.client().ImageInspect(ctx, ref.name)
+	if cerrdefs.IsNotFound(err) && ref.named != nil {
+		if err := provide(ref); err != nil {
+			return "", err
+		}
+		image, err = s.client().ImageInspect(ctx, ref.name)
+	}
+	if err != nil {
+		return "", engineError(fmt.Errorf("inspect the image %s: %w", ref.name, err))
+	}
+	return image.ID, nil
 }
 
 // use marks an image as used by a start.
@@ -205,9 +244,8 @@ func (s *imageStore) load(ctx context.Context, name string, start *sdk.StartRequ
 // errPullUnused is the cause that ends a pull for which no start waits.
 var errPullUnused = errors.New("no task waits for the image")
 
-// pull pulls an image, or waits for a pull of the same image that is running. It returns
-// after image_pull_timeout at the latest; the pull ends with its last waiter.
-func (s *imageStore) pull(ctx context.Context, ref imageRef, t *taskConfig, start *sdk.StartRequest) error {
+// pullForTask pulls the image of a task.
+func (s *imageStore) pullForTask(ctx context.Context, ref imageRef, t *taskConfig, start *sdk.StartRequest) error {
 	if ref.named == nil {
 		return nil // only a name can be pulled
 	}
@@ -219,7 +257,18 @@ func (s *imageStore) pull(ctx context.Context, ref imageRef, t *taskConfig, star
 		start.Event(fmt.Sprintf("Pulling %s without credentials: %v", ref.name, err), nil)
 	}
 	start.Event("Downloading image", map[string]string{"image": ref.name})
+	return s.pull(ctx, ref, auth, pullLimit{"image_pull_timeout", t.imagePullTimeout})
+}
 
+// pullLimit is an option that limits how long a caller waits for a pull.
+type pullLimit struct {
+	option  string
+	timeout time.Duration
+}
+
+// pull pulls an image, or waits for a pull of the same image with the same credentials that
+// is running. It returns at the limit at the latest; the pull ends with its last waiter.
+func (s *imageStore) pull(ctx context.Context, ref imageRef, auth string, limit pullLimit) (err error) {
 	key := ref.name + "\x00" + auth
 	s.mu.Lock()
 	p := s.pulls[key]
@@ -241,13 +290,13 @@ func (s *imageStore) pull(ctx context.Context, ref imageRef, t *taskConfig, star
 	p.waiters++
 	s.mu.Unlock()
 
-	timer := time.NewTimer(t.imagePullTimeout)
+	timer := time.NewTimer(limit.timeout)
 	defer timer.Stop()
 	select {
 	case <-p.done:
 		err = p.err
 	case <-timer.C:
-		err = sdk.Recoverable(fmt.Errorf("pull %s: not complete after image_pull_timeout, %v", ref.name, t.imagePullTimeout))
+		err = sdk.Recoverable(fmt.Errorf("pull %s: not complete after %s, %v", ref.name, limit.option, limit.timeout))
 	case <-ctx.Done():
 		err = ctx.Err()
 	}

@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,8 +14,11 @@ import (
 // setNetwork sets the network of the container, its published ports and its resolver.
 func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
 	n := b.task.networkConfig
-	if isolation := b.start.NetworkIsolation; isolation != nil && isolation.Path != "" {
-		return nil, errors.New("the driver docker cannot join the network namespace of a group: remove the mode of the group's network, and select a network of Docker with network_mode")
+	if err := b.setDNS(); err != nil {
+		return nil, err
+	}
+	if inGroupNetwork(b.task, b.start.NetworkIsolation) {
+		return nil, b.joinGroupNetwork()
 	}
 	b.host.NetworkMode = container.NetworkMode(n.NetworkMode)
 	if n.NetworkMode == "" {
@@ -24,9 +26,6 @@ func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
 	}
 	b.config.Hostname = n.Hostname
 	b.host.ExtraHosts = n.ExtraHosts
-	if err := b.setDNS(); err != nil {
-		return nil, err
-	}
 	if err := b.setPorts(); err != nil {
 		return nil, err
 	}
@@ -46,7 +45,7 @@ func (b *containerBuilder) endpoint() (*network.NetworkingConfig, error) {
 		return nil, nil
 	}
 	if !hasOwnEndpoint(b.host.NetworkMode) {
-		return nil, fmt.Errorf("network_aliases, ipv4_address, ipv6_address and mac_address need a network of Docker, and network_mode is %q", n.NetworkMode)
+		return nil, fmt.Errorf("network_aliases, ipv4_address, ipv6_address and mac_address need a network of Docker, and the container uses %q", b.host.NetworkMode)
 	}
 	settings := &network.EndpointSettings{Aliases: n.NetworkAliases}
 	if n.IPv4Address != "" || n.IPv6Address != "" {

@@ -2,10 +2,12 @@ package docker
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 )
 
@@ -87,10 +89,37 @@ func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, conf
 			logger.Info("container without a task, kept because of dry_run", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
 			continue
 		}
+		if err := r.removeNetwork(ctx, engine, &c); err != nil {
+			return err
+		}
 		logger.Warn("removing container without a task", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
 		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil && !isGone(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// removeNetwork removes the container that holds the network of a container without a task,
+// unless another task of the allocation is in use. The container itself has no id of a node,
+// because CreateNetwork does not get it.
+func (r *reaper) removeNetwork(ctx context.Context, engine *client.Client, c *container.Summary) error {
+	id, ok := strings.CutPrefix(c.HostConfig.NetworkMode, "container:")
+	allocID := c.Labels[labelAllocID]
+	if !ok || r.hasAlloc(allocID) {
+		return nil
+	}
+	return removeNetworkContainer(ctx, engine, id, allocID)
+}
+
+// hasAlloc reports whether a start of the allocation is in use.
+func (r *reaper) hasAlloc(allocID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.starts {
+		if strings.HasPrefix(id, allocID+"/") {
+			return true
+		}
+	}
+	return false
 }

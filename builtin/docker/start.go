@@ -34,6 +34,11 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if err := checkAPIVersion(ctx, engine, &tc); err != nil {
 		return nil, err
 	}
+	if inGroupNetwork(&tc, start.NetworkIsolation) {
+		if err := checkGroupNetwork(ctx, engine, start.NetworkIsolation); err != nil {
+			return nil, err
+		}
+	}
 	d.reaper.add(d, start.NodeID, start.ID)
 	defer func() {
 		if err != nil {

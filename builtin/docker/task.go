@@ -59,11 +59,7 @@ func (t *task) Attributes() map[string]string {
 // positionPath returns the path of the file with the positions of the output, relative to
 // the task's directory.
 func (t *task) positionPath() string {
-	name := "docker-output-" + path.Base(t.start.ID)
-	if info, err := os.Stat(path.Join(t.start.TaskDir(), "private")); err == nil && info.IsDir() {
-		return "private/" + name
-	}
-	return name // older versions of Nomad have no private directory
+	return privateFileName(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
 }
 
 // prepareOutput opens the file with the positions of the output.

@@ -241,7 +241,9 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 }
 
 // mayCreateNetwork reports whether a driver can be one that creates the networks of allocations.
-func mayCreateNetwork(driver string) bool { return !slices.Contains(builtins.DriverNames(), driver) }
+func mayCreateNetwork(driver string) bool {
+	return builtins.CreatesNetworks(driver) || !slices.Contains(builtins.DriverNames(), driver)
+}
 
 // isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
 // an agent.

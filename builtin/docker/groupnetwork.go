@@ -1,0 +1,155 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// Labels of a network that CreateNetwork returns, as under Nomad. The host names the
+// allocation by them.
+const (
+	sandboxContainerIDLabel = "docker_sandbox_container_id"
+	sandboxHostnameLabel    = "docker_sandbox_hostname"
+)
+
+// networkContainerName is Nomad's name for the container that holds the network of a group.
+func networkContainerName(allocID string) string { return "nomad_init_" + allocID }
+
+// CreateNetwork starts a container that does nothing, for its network namespace, which has
+// only a loopback interface. If the container of the allocation runs already, CreateNetwork
+// returns its namespace. A container that has exited is replaced.
+func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, created bool, err error) {
+	config, engine, err := d.current()
+	if err != nil {
+		return nil, false, err
+	}
+	name := networkContainerName(allocID)
+	existing, err := engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	switch {
+	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID:
+		isolation, err := groupNetwork(existing.Container, hostname)
+		return isolation, false, err
+	case err != nil && !isGone(err):
+		return nil, false, engineError(fmt.Errorf("inspect the container %s: %w", name, err))
+	}
+	imageID, err := d.images.infraImage(ctx, config)
+	if err != nil {
+		return nil, false, err
+	}
+	id, err := createContainer(ctx, engine, &client.ContainerCreateOptions{
+		Name:   name,
+		Config: &container.Config{Image: imageID, Hostname: hostname, Labels: map[string]string{labelAllocID: allocID}},
+		HostConfig: &container.HostConfig{
+			NetworkMode:    network.NetworkNone,
+			CapDrop:        []string{"ALL"},
+			SecurityOpt:    []string{"no-new-privileges"},
+			ReadonlyRootfs: true,
+			LogConfig:      container.LogConfig{Type: "none"},
+		},
+	}, 1)
+	if err != nil {
+		return nil, false, engineError(fmt.Errorf("create the container %s: %w", name, err))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeContainer(context.WithoutCancel(ctx), engine, id))
+		}
+	}()
+	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		return nil, false, engineError(fmt.Errorf("start the container %s: %w", name, err))
+	}
+	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, false, engineError(fmt.Errorf("inspect the container %s: %w", name, err))
+	}
+	isolation, err := groupNetwork(inspected.Container, hostname)
+	return isolation, true, err
+}
+
+// groupNetwork returns the network namespace of a running container.
+func groupNetwork(c container.InspectResponse, hostname string) (*driver.NetworkIsolation, error) {
+	if !holdsNetwork(c) {
+		return nil, fmt.Errorf("the container %s exited at once: infra_image must have a program that runs until it is stopped", c.Name)
+	}
+	labels := map[string]string{sandboxContainerIDLabel: c.ID}
+	if hostname != "" {
+		labels[sandboxHostnameLabel] = hostname
+	}
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: c.NetworkSettings.SandboxKey, Labels: labels}, nil
+}
+
+func holdsNetwork(c container.InspectResponse) bool {
+	return c.State.Running && c.NetworkSettings != nil && c.NetworkSettings.SandboxKey != ""
+}
+
+// DestroyNetwork removes the container of CreateNetwork. A container that is gone is no
+// error.
+func (d *Driver) DestroyNetwork(ctx context.Context, allocID string, _ *driver.NetworkIsolation) error {
+	_, engine, err := d.current()
+	if err != nil {
+		return err
+	}
+	return removeNetworkContainer(ctx, engine, networkContainerName(allocID), allocID)
+}
+
+// removeNetworkContainer removes a container if it holds the network of the allocation.
+func removeNetworkContainer(ctx context.Context, engine *client.Client, nameOrID, allocID string) error {
+	inspected, err := engine.ContainerInspect(ctx, nameOrID, client.ContainerInspectOptions{})
+	switch {
+	case isGone(err):
+		return nil
+	case err != nil:
+		return engineError(fmt.Errorf("inspect the container %s: %w", nameOrID, err))
+	case inspected.Container.Name != "/"+networkContainerName(allocID) || inspected.Container.Config.Labels[labelAllocID] != allocID:
+		return nil // the container of another owner
+	}
+	return removeContainer(ctx, engine, inspected.Container.ID)
+}
+
+// inGroupNetwork reports whether a task joins the network of its group. A network_mode of
+// the task takes precedence, as under Nomad.
+func inGroupNetwork(t *taskConfig, isolation *driver.NetworkIsolation) bool {
+	return t.NetworkMode == "" && isolation != nil && isolation.Path != ""
+}
+
+// joinGroupNetwork sets the network of a container in the network of a group. The engine
+// gives it the hostname of the container that holds the network, and accepts no options for
+// its names and its resolver.
+func (b *containerBuilder) joinGroupNetwork() error {
+	id := b.start.NetworkIsolation.Labels[sandboxContainerIDLabel]
+	if id == "" {
+		return errors.New("the driver docker cannot join a network namespace by its path: the network of the group must be made by this driver")
+	}
+	b.host.NetworkMode = container.NetworkMode("container:" + id)
+	if n := b.task.networkConfig; n.Hostname != "" {
+		return fmt.Errorf("hostname = %q is refused, because the tasks of the group share a hostname: set hostname in the network block of the group", n.Hostname)
+	}
+	if _, err := b.endpoint(); err != nil {
+		return err
+	}
+	if err := b.setPorts(); err != nil {
+		return err
+	}
+	return b.mountNetworkFiles()
+}
+
+// checkGroupNetwork returns an error if the network namespace of the group is not the one
+// that the host has prepared. It ends with its container, for example when the engine is
+// restarted.
+func checkGroupNetwork(ctx context.Context, engine *client.Client, isolation *driver.NetworkIsolation) error {
+	inspected, err := engine.ContainerInspect(ctx, isolation.Labels[sandboxContainerIDLabel], client.ContainerInspectOptions{})
+	switch {
+	case err != nil && !isGone(err):
+		return engineError(fmt.Errorf("inspect the container that holds the network of the group: %w", err))
+	case isGone(err), !holdsNetwork(inspected.Container), inspected.Container.NetworkSettings.SandboxKey != isolation.Path:
+		return errors.New("the network of the group no longer exists, because the container that held it was stopped, for example by a restart of the engine: the allocation must be replaced")
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/moby/moby/client"
+)
+
+// pauseImage is the image of the containers that hold the networks of groups. The driver
+// imports it into the engine. Another content needs another tag.
+const pauseImage = "nomad-lite/pause:1"
+
+// pauseCode has the machine code of the pause program by architecture. As process 1 of a
+// container it waits for the children of other processes and for the end of the container:
+//
+//	sigprocmask(SIG_BLOCK, {SIGINT, SIGTERM, SIGCHLD})
+//	for {
+//		switch sigtimedwait({SIGINT, SIGTERM, SIGCHLD}) {
+//		case SIGCHLD:
+//			for wait4(-1, nil, WNOHANG, nil) > 0 {
+//			}
+//		case SIGINT, SIGTERM:
+//			exit_group(0)
+//		}
+//	}
+//
+// The kernel discards signals of process 1 that have no handler, but not while they are
+// blocked, so the program needs no handler.
+var pauseCode = map[string][]byte{
+	"amd64": {
+		0xb8, 0x0e, 0x00, 0x00, 0x00, // 00 mov  eax, 14 (rt_sigprocmask)
+		0x31, 0xff, // 05 xor  edi, edi (SIG_BLOCK)
+		0x48, 0x8d, 0x35, 0x52, 0x00, 0x00, 0x00, // 07 lea  rsi, [rip+0x52] (60)
+		0x31, 0xd2, // 0e xor  edx, edx
+		0x41, 0xba, 0x08, 0x00, 0x00, 0x00, // 10 mov  r10d, 8 (size of the set)
+		0x0f, 0x05, // 16 syscall
+		0xb8, 0x80, 0x00, 0x00, 0x00, // 18 mov  eax, 128 (rt_sigtimedwait)
+		0x48, 0x8d, 0x3d, 0x3c, 0x00, 0x00, 0x00, // 1d lea  rdi, [rip+0x3c] (60)
+		0x31, 0xf6, // 24 xor  esi, esi
+		0x31, 0xd2, // 26 xor  edx, edx
+		0x41, 0xba, 0x08, 0x00, 0x00, 0x00, // 28 mov  r10d, 8
+		0x0f, 0x05, // 2e syscall
+		0x83, 0xf8, 0x11, // 30 cmp  eax, 17 (SIGCHLD)
+		0x74, 0x0d, // 33 je   42
+		0x85, 0xc0, // 35 test eax, eax
+		0x78, 0xdf, // 37 js   18 (interrupted)
+		0xb8, 0xe7, 0x00, 0x00, 0x00, // 39 mov  eax, 231 (exit_group)
+		0x31, 0xff, // 3e xor  edi, edi
+		0x0f, 0x05, // 40 syscall
+		0xb8, 0x3d, 0x00, 0x00, 0x00, // 42 mov  eax, 61 (wait4)
+		0x48, 0xc7, 0xc7, 0xff, 0xff, 0xff, 0xff, // 47 mov  rdi, -1 (any child)
+		0x31, 0xf6, // 4e xor  esi, esi
+		0xba, 0x01, 0x00, 0x00, 0x00, // 50 mov  edx, 1 (WNOHANG)
+		0x45, 0x31, 0xd2, // 55 xor  r10d, r10d
+		0x0f, 0x05, // 58 syscall
+		0x85, 0xc0, // 5a test eax, eax
+		0x7f, 0xe4, // 5c jg   42
+		0xeb, 0xb8, // 5e jmp  18
+		0x02, 0x40, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, // 60 set of SIGINT, SIGTERM, SIGCHLD
+	},
+	"arm64": words(
+		0xd28010e8,    // 00 mov  x8, 135 (rt_sigprocmask)
+		0xd2800000,    // 04 mov  x0, 0 (SIG_BLOCK)
+		0x10000341,    // 08 adr  x1, 70
+		0xd2800002,    // 0c mov  x2, 0
+		0xd2800103,    // 10 mov  x3, 8 (size of the set)
+		0xd4000001,    // 14 svc  0
+		0xd2801128,    // 18 mov  x8, 137 (rt_sigtimedwait)
+		0x100002a0,    // 1c adr  x0, 70
+		0xd2800001,    // 20 mov  x1, 0
+		0xd2800002,    // 24 mov  x2, 0
+		0xd2800103,    // 28 mov  x3, 8
+		0xd4000001,    // 2c svc  0
+		0x7100441f,    // 30 cmp  w0, 17 (SIGCHLD)
+		0x540000a0,    // 34 b.eq 48
+		0x37ffff00,    // 38 tbnz w0, 31, 18 (interrupted)
+		0xd2800bc8,    // 3c mov  x8, 94 (exit_group)
+		0xd2800000,    // 40 mov  x0, 0
+		0xd4000001,    // 44 svc  0
+		0xd2802088,    // 48 mov  x8, 260 (wait4)
+		0x92800000,    // 4c mov  x0, -1 (any child)
+		0xd2800001,    // 50 mov  x1, 0
+		0xd2800022,    // 54 mov  x2, 1 (WNOHANG)
+		0xd2800003,    // 58 mov  x3, 0
+		0xd4000001,    // 5c svc  0
+		0x7100001f,    // 60 cmp  w0, 0
+		0x54ffff2c,    // 64 b.gt 48
+		0x17ffffec,    // 68 b    18
+		0xd503201f,    // 6c nop
+		0x00014002, 0, // 70 set of SIGINT, SIGTERM, SIGCHLD
+	),
+}
+
+func words(list ...uint32) (code []byte) {
+	for _, word := range list {
+		code = binary.LittleEndian.AppendUint32(code, word)
+	}
+	return code
+}
+
+// pauseProgram returns the pause program as an ELF executable without sections. The error
+// is for an architecture for which there is no code.
+func pauseProgram(arch string) ([]byte, error) {
+	code, ok := pauseCode[arch]
+	if !ok {
+		return nil, fmt.Errorf("the driver has no image for the networks of groups on %s: the operator must set infra_image in the configuration of the driver \"docker\"", arch)
+	}
+	const (
+		address  = 0x400000
+		pageSize = 1 << 16 // the largest of both architectures
+	)
+	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
+	header := elf.Header64{
+		Ident: [elf.EI_NIDENT]byte{
+			0x7f, 'E', 'L', 'F',
+			elf.EI_CLASS: byte(elf.ELFCLASS64), elf.EI_DATA: byte(elf.ELFDATA2LSB), elf.EI_VERSION: byte(elf.EV_CURRENT),
+		},
+		Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT), Phnum: 1,
+	}
+	segment := elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: address, Paddr: address, Align: pageSize}
+	headerSize, segmentSize := binary.Size(header), binary.Size(segment)
+	header.Ehsize, header.Phentsize, header.Phoff = uint16(headerSize), uint16(segmentSize), uint64(headerSize)
+	header.Entry = address + uint64(headerSize+segmentSize)
+	segment.Filesz = uint64(headerSize + segmentSize + len(code))
+	segment.Memsz = segment.Filesz
+
+	var program bytes.Buffer
+	for _, part := range []any{header, segment, code} {
+		if err := binary.Write(&program, binary.LittleEndian, part); err != nil {
+			return nil, err
+		}
+	}
+	return program.Bytes(), nil
+}
+
+// importPauseImage makes the pause image in the engine.
+func importPauseImage(ctx context.Context, engine *client.Client) error {
+	program, err := pauseProgram(runtime.GOARCH)
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	headerErr := w.WriteHeader(&tar.Header{Name: "pause", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))})
+	_, writeErr := w.Write(program)
+	for _, err := range []error{headerErr, writeErr, w.Close()} {
+		if err != nil {
+			return err
+		}
+	}
+	name, tag, _ := strings.Cut(pauseImage, ":")
+	result, err := engine.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
+		client.ImageImportOptions{Tag: tag, Changes: []string{`ENTRYPOINT ["/pause"]`}})
+	if err != nil {
+		return engineError(fmt.Errorf("import the image %s: %w", pauseImage, err))
+	}
+	defer result.Close()
+	if err := readMessages(result, func(string) {}); err != nil {
+		return fmt.Errorf("import the image %s: %w", pauseImage, err)
+	}
+	return nil
+}
