@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,8 +30,9 @@ type Engine struct {
 	Host string // Host is the address of the engine, for DOCKER_HOST
 	*client.Client
 
-	dir string
-	cmd *exec.Cmd
+	dir     string
+	cmd     *exec.Cmd
+	busybox string // path of a static busybox
 }
 
 // startTimeout limits how long an engine can take to answer.
@@ -61,7 +63,7 @@ func Start(t testing.TB) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir}
+	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, busybox: busybox}
 	if e.Client, err = client.New(client.WithHost(e.Host)); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +76,7 @@ func Start(t testing.TB) *Engine {
 		}
 	})
 	e.Run(t)
-	e.importImage(t, busybox)
+	e.Import(t, Image, nil)
 	return e
 }
 
@@ -201,15 +203,17 @@ func findBusybox() (string, error) {
 	return path, nil
 }
 
-func (e *Engine) importImage(t testing.TB, busybox string) {
+// Import makes an image of a static busybox and of executable files, by their paths. The changes
+// are instructions of a Dockerfile, such as ENV and ENTRYPOINT.
+func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, changes ...string) {
 	t.Helper()
-	archive, err := imageArchive(busybox)
+	archive, err := imageArchive(e.busybox, files)
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, tag, _ := strings.Cut(Image, ":")
+	name, tag, _ := strings.Cut(image, ":")
 	source := client.ImageImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
-	result, err := e.Client.ImageImport(context.Background(), source, name, client.ImageImportOptions{Tag: tag})
+	result, err := e.Client.ImageImport(context.Background(), source, name, client.ImageImportOptions{Tag: tag, Changes: changes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +225,7 @@ func (e *Engine) importImage(t testing.TB, busybox string) {
 }
 
 // imageArchive returns the file system of the image as a tar archive.
-func imageArchive(busybox string) ([]byte, error) {
+func imageArchive(busybox string, files map[string][]byte) ([]byte, error) {
 	program, err := os.ReadFile(busybox)
 	if err != nil {
 		return nil, err
@@ -254,6 +258,9 @@ func imageArchive(busybox string) ([]byte, error) {
 	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"))
 	add(tar.Header{Name: "etc/group", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:\nnogroup:x:65534:\n"))
 	add(tar.Header{Name: "www/index.html", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("hello\n"))
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		add(tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755}, files[name])
+	}
 	if err != nil {
 		return nil, err
 	}
