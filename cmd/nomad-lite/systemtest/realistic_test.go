@@ -557,6 +557,9 @@ func checkGuestbook(j *realisticJob) {
 		out, err := exec.Command("tar", "-xzOf", filepath.Join(dir, "guestbook.tar.gz"), "./entry").CombinedOutput()
 		return fmt.Sprint(string(out), err), string(out) == "greetings from Lovelace"
 	})
+	if text := j.log("announce"); text != "" {
+		j.t.Errorf("the poststop task has run before the job is stopped: %s", text)
+	}
 	if _, _, err := j.Jobs().Deregister(j.id, false, nil); err != nil {
 		j.t.Fatal(err)
 	}
