@@ -60,34 +60,7 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 			return nil, err
 		}
 	}
-	out := make(chan device.Fingerprint)
-	go func() {
-		defer close(out)
-		ticker := time.NewTicker(s.interval)
-		defer ticker.Stop()
-		var lastSent *device.Fingerprint
-		for {
-			now := s.fingerprint(ctx)
-			if lastSent == nil || !reflect.DeepEqual(*lastSent, now) {
-				select {
-				case out <- now:
-				case <-ctx.Done():
-					return
-				}
-				lastSent = &now
-			}
-			select {
-			case <-ticker.C:
-			case _, ok := <-changes:
-				if !ok {
-					changes = nil
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out, nil
+	return sendChanges(ctx, s.fingerprint, s.interval, changes), nil
 }
 
 // fingerprint calls the author's Fingerprint. After an error it returns the devices of the last

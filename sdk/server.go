@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -115,30 +114,7 @@ func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, erro
 }
 
 func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	out := make(chan driver.Fingerprint)
-	go func() {
-		defer close(out)
-		ticker := time.NewTicker(s.info.FingerprintInterval)
-		defer ticker.Stop()
-		var lastSent *driver.Fingerprint
-		for {
-			now := s.fingerprint(ctx)
-			if lastSent == nil || !reflect.DeepEqual(*lastSent, now) {
-				select {
-				case out <- now:
-				case <-ctx.Done():
-					return
-				}
-				lastSent = &now
-			}
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out, nil
+	return sendChanges(ctx, s.fingerprint, s.info.FingerprintInterval, nil), nil
 }
 
 func (s *driverServer) fingerprint(ctx context.Context) driver.Fingerprint {

@@ -1,0 +1,40 @@
+package sdk
+
+import (
+	"context"
+	"reflect"
+	"time"
+)
+
+// sendChanges calls fingerprint at once, after each interval, and for each value on changes, and sends the
+// results that differ from the one before. changes may be nil. The channel is closed when ctx ends.
+func sendChanges[F any](ctx context.Context, fingerprint func(context.Context) F, interval time.Duration, changes <-chan struct{}) <-chan F {
+	out := make(chan F)
+	go func() {
+		defer close(out)
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		var lastSent *F
+		for {
+			now := fingerprint(ctx)
+			if lastSent == nil || !reflect.DeepEqual(*lastSent, now) {
+				select {
+				case out <- now:
+				case <-ctx.Done():
+					return
+				}
+				lastSent = &now
+			}
+			select {
+			case <-ticker.C:
+			case _, ok := <-changes:
+				if !ok {
+					changes = nil
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
