@@ -3,14 +3,10 @@ package sdk_test
 import (
 	"context"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -23,31 +19,9 @@ const envServeDevice = "SDK_TEST_DEVICE"
 
 func launchDevice(t *testing.T, env ...string) (base.Plugin, device.Plugin) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), append(env, envServeDevice+"=1", "TMPDIR="+socketDir(t))...)
-	client := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig:  base.Handshake,
-		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, device.PluginName: &device.GRPCPlugin{Name: "dongle"}},
-		Cmd:              cmd,
-		SkipHostEnv:      true,
-		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Logger:           hclog.NewNullLogger(),
-		Stderr:           io.Discard,
-	})
-	t.Cleanup(client.Kill)
-	rpc, err := client.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := rpc.Dispense(base.PluginName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := rpc.Dispense(device.PluginName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.(base.Plugin), d.(device.Plugin)
+	plugins := plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, device.PluginName: &device.GRPCPlugin{Name: "dongle"}}
+	client := launchPlugin(t, plugins, io.Discard, append(env, envServeDevice+"=1")...)
+	return dispense[base.Plugin](t, client, base.PluginName), dispense[device.Plugin](t, client, device.PluginName)
 }
 
 // checkDongle calls all methods of the plugin.
@@ -92,16 +66,7 @@ func TestDevicePluginProcess(t *testing.T) {
 func TestDebugDevice(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=dongle=" + socket
-	var output lockedBuffer
-	debugged := exec.Command(os.Args[0])
-	debugged.Env = append(os.Environ(), env, envServeDevice+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
-	debugged.Stderr = &output
-	if err := debugged.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer debugged.Wait()
-	defer debugged.Process.Kill()
-	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
+	startDebugged(t, env, envServeDevice+"=1")
 
 	b, d := launchDevice(t, env)
 	if info, err := b.PluginInfo(t.Context()); err != nil || info.Name != "dongle" {

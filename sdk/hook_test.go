@@ -5,14 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
@@ -106,37 +103,15 @@ func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {
 	return socket, server.Stop
 }
 
-func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client, *plugin.Client) {
+func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), append(env, envServeHook+"=1", "TMPDIR="+socketDir(t))...)
-	client := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig:  base.Handshake,
-		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, hook.PluginName: &hook.GRPCPlugin{}},
-		Cmd:              cmd,
-		SkipHostEnv:      true,
-		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Logger:           hclog.NewNullLogger(),
-		Stderr:           io.Discard,
-	})
-	t.Cleanup(client.Kill)
-	rpc, err := client.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := rpc.Dispense(base.PluginName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := rpc.Dispense(hook.PluginName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.(base.Plugin), h.(*hook.Client), client
+	plugins := plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, hook.PluginName: &hook.GRPCPlugin{}}
+	client := launchPlugin(t, plugins, io.Discard, append(env, envServeHook+"=1")...)
+	return dispense[base.Plugin](t, client, base.PluginName), dispense[*hook.Client](t, client, hook.PluginName)
 }
 
 func TestHookPluginProcess(t *testing.T) {
-	b, h, _ := launchHook(t)
+	b, h := launchHook(t)
 	if info, err := b.PluginInfo(t.Context()); err != nil || info.Type != base.TypeHook || info.Name != "valet" || info.Version != "0.1.0" || info.APIVersions[0] != hook.APIVersion {
 		t.Errorf("it says that it is %+v, %v", info, err)
 	}
@@ -187,18 +162,9 @@ func TestHookPluginProcess(t *testing.T) {
 func TestDebugHook(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=valet=" + socket
-	var output lockedBuffer
-	debugged := exec.Command(os.Args[0])
-	debugged.Env = append(os.Environ(), env, envServeHook+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
-	debugged.Stderr = &output
-	if err := debugged.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer debugged.Wait()
-	defer debugged.Process.Kill()
-	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
+	startDebugged(t, env, envServeHook+"=1")
 
-	_, h, _ := launchHook(t, env)
+	_, h := launchHook(t, env)
 	if d, err := h.Describe(t.Context()); err != nil || len(d.Subscriptions) != 2 {
 		t.Errorf("through the process of the host it describes itself as %+v, %v", d, err)
 	}

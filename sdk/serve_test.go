@@ -102,14 +102,15 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// launchDriver starts the plugin as a host does.
-func launchDriver(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
+// launchPlugin starts this binary as a plugin, as a host does. The variables of env select the plugin that it
+// serves.
+func launchPlugin(t *testing.T, plugins plugin.PluginSet, stderr io.Writer, env ...string) *plugin.Client {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+socketDir(t))...)
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  base.Handshake,
-		Plugins:          plugin.PluginSet{driver.PluginName: &driver.GRPCPlugin{}},
+		Plugins:          plugins,
 		Cmd:              cmd,
 		SkipHostEnv:      true,
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
@@ -117,15 +118,45 @@ func launchDriver(t *testing.T, stderr io.Writer, env ...string) (driver.Driver,
 		Stderr:           stderr,
 	})
 	t.Cleanup(client.Kill)
+	return client
+}
+
+// dispense returns the client of a service of a plugin.
+func dispense[S any](t *testing.T, client *plugin.Client, name string) S {
+	t.Helper()
 	rpc, err := client.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := rpc.Dispense(driver.PluginName)
+	service, err := rpc.Dispense(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(driver.Driver), client
+	return service.(S)
+}
+
+func launchDriver(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
+	t.Helper()
+	client := launchPlugin(t, plugin.PluginSet{driver.PluginName: &driver.GRPCPlugin{}}, stderr, env...)
+	return dispense[driver.Driver](t, client, driver.PluginName), client
+}
+
+// startDebugged starts this binary by hand, and waits until it waits for a host.
+func startDebugged(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	var output lockedBuffer
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), append(env, "NOMAD_LITE_SDKTEST_BY_HAND=1")...)
+	cmd.Stderr = &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
+	return cmd
 }
 
 // socketDir returns a short path, because the path of a socket has a low limit.
@@ -241,16 +272,7 @@ func TestLargeMessages(t *testing.T) {
 func TestDebugDriver(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=talker=" + socket
-	var output lockedBuffer
-	debugged := exec.Command(os.Args[0])
-	debugged.Env = append(os.Environ(), env, "NOMAD_LITE_SDKTEST_BY_HAND=1")
-	debugged.Stderr = &output
-	if err := debugged.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer debugged.Wait()
-	defer debugged.Process.Kill()
-	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
+	debugged := startDebugged(t, env)
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v, %v, want mode 0600", info, err)
 	}
