@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -99,6 +100,32 @@ func (f *fixture) putJob(t *testing.T, id string) uint64 {
 		t.Fatal(err)
 	}
 	return index
+}
+
+// routeRequest is a request that a route serves.
+type routeRequest struct {
+	method, path string
+	pattern      string // of the route
+	isRead       bool   // the method is GET or HEAD
+}
+
+// routeRequests returns a request for each route and each method that it serves.
+func (f *fixture) routeRequests() iter.Seq[routeRequest] {
+	return func(yield func(routeRequest) bool) {
+		for _, rt := range f.routes {
+			path := strings.NewReplacer("{id...}", "x", "{id}", "x").Replace(rt.pattern)
+			for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"} {
+				isRead, servedAs := method == "GET" || method == "HEAD", method
+				if isRead {
+					servedAs = "GET"
+				}
+				served, _, ok, _ := findRoute(f.routes, servedAs, path)
+				if ok && !yield(routeRequest{method, path, served.pattern, isRead}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (f *fixture) send(method, target string, body io.Reader, header ...string) *http.Response {
