@@ -320,10 +320,11 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Identities:   a.identities,
 			TaskAPI:      a.taskAPI,
 			Host: allocrunner.HostResources{
-				Cgroups:  cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
-				Networks: a.networks,
-				Devices:  a.plugins.devices,
-				Users:    a.users,
+				Cgroups:   cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
+				Networks:  a.networks,
+				Devices:   a.plugins.devices,
+				Users:     a.users,
+				Variables: variableReader(a.store),
 			},
 			Limits:      limits,
 			TaskRecords: localnode.TaskRecords{Store: a.store},
@@ -344,6 +345,18 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		},
 		GC:     a.config.GC,
 		Logger: a.logger,
+	}
+}
+
+// variableReader returns a function that reads a variable of a store.
+func variableReader(s *store.Store) hooks.VariableReader {
+	return func(namespace, path string) (map[string]string, error) {
+		snapshot := s.Snapshot()
+		v := snapshot.Variable(nil, namespace, path)
+		if v == nil {
+			return nil, nil
+		}
+		return v.Items, snapshot.VariableErr(v)
 	}
 }
 

@@ -74,10 +74,11 @@ type Config struct {
 type HostResources struct {
 	// Cgroups returns the cgroups for a task with a driver and a number of reserved cores, nil if the
 	// driver creates the cgroup itself.
-	Cgroups  func(driver string, cores int) hooks.CgroupManager
-	Networks hooks.NetworkManager
-	Devices  hooks.DeviceReserver // reserves the devices of tasks
-	Users    hooks.UserPool       // user ids for tasks that name no user
+	Cgroups   func(driver string, cores int) hooks.CgroupManager
+	Networks  hooks.NetworkManager
+	Devices   hooks.DeviceReserver // reserves the devices of tasks
+	Users     hooks.UserPool       // user ids for tasks that name no user
+	Variables hooks.VariableReader // the variables of secret blocks
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls

@@ -153,7 +153,7 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 		hooks.OrderedHook{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})
 }
 
-// identityHooks returns the hooks for the tokens of a task, and for its access to the API.
+// identityHooks returns the hooks for the tokens and secrets of a task, and for its access to the API.
 func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
 	var list []hooks.OrderedHook
 	alloc := b.config.Alloc
@@ -172,6 +172,9 @@ func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []ho
 			},
 			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
 		})})
+	}
+	if read := b.config.Host.Variables; read != nil && len(t.Secrets) > 0 {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewSecrets(t, alloc.Namespace, read, b.envBuilders.tasks[t.Name])})
 	}
 	if b.config.TaskAPI != nil {
 		list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewTaskAPI(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {

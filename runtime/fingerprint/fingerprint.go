@@ -104,6 +104,7 @@ func (p *prober) readText(path string) string {
 func (p *prober) readAgent() {
 	p.setAttribute("nomad.version", NomadVersion)
 	p.setAttribute("nomad.service_discovery", "true")
+	p.setAttribute("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
 	p.setAttribute("nomad-lite.version", p.options.Version)
 }
 

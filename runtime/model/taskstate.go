@@ -58,6 +58,19 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
+// RedactTaskEvent applies redact to all texts of an event.
+func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
+	for _, text := range []*string{
+		&event.DisplayMessage, &event.Message, &event.DriverError, &event.DriverMessage, &event.DownloadError, &event.KillError, &event.KillReason,
+		&event.RestartReason, &event.SetupError, &event.TaskSignalReason, &event.ValidationError, &event.VaultError,
+	} {
+		*text = redact(*text)
+	}
+	for name, text := range event.Details {
+		event.Details[name] = redact(text)
+	}
+}
+
 // FindEventSinceStart returns the last event of a type since the last start, nil if there is
 // none.
 func FindEventSinceStart(t *api.TaskState, event string) *api.TaskEvent {

@@ -37,7 +37,7 @@ func UnsupportedParts(job *api.Job, hasDriver, createsNetwork func(name string) 
 	if job == nil {
 		return nil
 	}
-	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, createsNetwork: createsNetwork, drivers: drivers}
+	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, createsNetwork: createsNetwork, drivers: drivers, namespace: val(job.Namespace)}
 	r.checkJob(job)
 	all := make([]UnsupportedPart, 0, len(*r.faults))
 	for _, f := range *r.faults {
@@ -51,6 +51,7 @@ type unsupportedChecker struct {
 	hasDriver      func(string) bool
 	createsNetwork func(string) bool
 	drivers        []string
+	namespace      string
 }
 
 // addUnsupported adds the reason why a block of the job is refused.
@@ -134,12 +135,29 @@ func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 		}
 	}
 	for _, s := range t.Secrets {
-		addUnsupported(at.atPath("secret", s.Name), "a secret", "hand the value over as a variable of the job file (NOMAD_VAR_<name> in the environment)")
+		r.checkSecret(at.atPath("secret", s.Name), s)
 	}
 	if t.CSIPluginConfig != nil {
 		addUnsupported(at.atPath("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
 	}
 	r.checkIdentities(at, t)
+}
+
+// checkSecret rejects secrets that cannot be read from a variable of this node.
+func (r *unsupportedChecker) checkSecret(at *faultReport, s *api.Secret) {
+	if s.Provider != "" && s.Provider != ProviderNomad {
+		addUnsupported(at.atPath("provider"), fmt.Sprintf("the secret provider %q", s.Provider),
+			`the values of a secret are the items of a variable of this node: write provider = "nomad", and store them with nomad-lite var put`)
+		return
+	}
+	if err := ValidateVariablePath(s.Path); err != nil && s.Path != "" {
+		at.atPath("path").add("secret %q: %v: write the path of a variable", s.Name, err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Config)) {
+		if namespace, isText := s.Config[key].(string); key != "namespace" || !isText || namespace != r.namespace {
+			addUnsupported(at.atPath("config"), fmt.Sprintf("%q in the config of a secret", key), "a task reads the variables of the namespace of its job. Remove the attribute")
+		}
+	}
 }
 
 func (r *unsupportedChecker) missingDriverText(name string) string {

@@ -219,7 +219,18 @@ func TestUnsupportedParts(t *testing.T) {
 		{"a CSI volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
 		{"a driver that is not there", func(f *jobFixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block "docker" in the agent's configuration`},
 		{"a mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
-		{"a secret", func(f *jobFixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
+		{"a secret of nomad is run", func(f *jobFixture) {
+			f.task.Secrets = []*api.Secret{{Name: "s", Provider: "nomad", Path: "nomad/jobs/a", Config: map[string]any{"namespace": "default"}}}
+		}, "", ""},
+		{"a secret of a plugin", func(f *jobFixture) {
+			f.task.Secrets = []*api.Secret{{Name: "s", Provider: "aws", Path: "a"}}
+		}, "group g task t secret s provider", `the secret provider "aws"`},
+		{"a secret at an invalid path", func(f *jobFixture) {
+			f.task.Secrets = []*api.Secret{{Name: "s", Provider: "nomad", Path: "nomad/jobs/${NOMAD_JOB_ID}"}}
+		}, "group g task t secret s path", `secret "s": invalid path`},
+		{"a secret of another namespace", func(f *jobFixture) {
+			f.task.Secrets = []*api.Secret{{Name: "s", Provider: "nomad", Path: "a", Config: map[string]any{"namespace": "other"}}}
+		}, "group g task t secret s config", `"namespace" in the config of a secret`},
 		{"a CSI plugin", func(f *jobFixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
 		{"claims of an identity", func(f *jobFixture) {
 			f.task.Identities = []*api.WorkloadIdentity{{Name: "x", ExtraClaims: []string{"a"}}}

@@ -31,7 +31,7 @@ func (in *envInputs) visibleDirs() taskDirs {
 
 // buildEnv makes an environment from layers, in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
-	v := &layeredVars{env: make(map[string]string, 24+len(in.hostEnv)+len(in.task.Env)), node: &in.node, remainingBytes: maxInsertedBytes}
+	v := &layeredVars{env: make(map[string]string, 24+len(in.hostEnv)+len(in.task.Env)), in: in, remainingBytes: maxInsertedBytes}
 	in.addBuiltinVars(v, in.visibleDirs())
 
 	meta := make(map[string]string)

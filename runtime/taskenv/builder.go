@@ -28,6 +28,7 @@ type envInputs struct {
 	hostEnv     map[string]string
 	driverPorts map[string]int
 	tokens      map[string]string
+	secrets     map[string]string
 	hookEnvs    []hookEnv
 	templateEnv map[string]string
 }

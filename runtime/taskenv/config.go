@@ -10,8 +10,8 @@ import (
 
 // ConfigVars returns the variables for the HCL engine, which evaluates a task's config:
 // each variable as nested objects, one per part of its dotted name; the object env with
-// all variables by their full names; and the objects node, attr and meta with the facts
-// of the node.
+// all variables by their full names; the object secret with the values of secret blocks;
+// and the objects node, attr and meta with the facts of the node.
 //
 // If a name is both a value and the prefix of others, the tree wins. A name with an empty part
 // ("a..b"), or with more than 100 parts, is available only in env.
@@ -19,6 +19,9 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 	root := make(dottedNameTree)
 	for key, value := range e.vars {
 		root.insert(key, value)
+	}
+	for name, value := range e.in.secrets {
+		root.insert(name, value)
 	}
 	n := &e.in.node
 	for _, name := range model.NodePropertyNames {

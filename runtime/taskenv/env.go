@@ -26,10 +26,12 @@ func (e *Env) List() []string {
 	return list
 }
 
-// Replace replaces every ${name} in s that is a variable or an attribute of the node (node.*,
-// attr.*, meta.*), and keeps the rest of s. This is the text engine, for all fields but a task's
+// Replace replaces every ${name} in s that is a variable, a value of a secret block
+// (secret.<name>.<key>) or an attribute of the node (node.*, attr.*, meta.*), and keeps the rest of s. This is the text engine, for all fields but a task's
 // config (see [Env.ConfigVars]).
 func (e *Env) Replace(s string) string {
 	remaining := maxInsertedBytes
-	return expandReferences(s, &remaining, func(name string) (string, bool) { return lookupVar(e.vars, &e.in.node, name) })
+	return expandReferences(s, &remaining, e.lookup)
 }
+
+func (e *Env) lookup(name string) (string, bool) { return lookupVar(e.vars, e.in, name) }

@@ -8,17 +8,17 @@ import (
 // layeredVars is an environment that is built layer by layer.
 type layeredVars struct {
 	env            map[string]string
-	node           *Node
-	remainingBytes int // bytes that references may still insert
+	in             *envInputs // has secrets and the node
+	remainingBytes int        // bytes that references may still insert
 }
 
 // setVar sets one variable under its name with invalid characters replaced.
 func (v *layeredVars) setVar(key, value string) { v.env[replaceInvalidKeyChars(key)] = value }
 
-// lookup returns the value of a variable or of an attribute of the node.
-func (v *layeredVars) lookup(name string) (string, bool) { return lookupVar(v.env, v.node, name) }
+// lookup returns the value of a variable, of a secret block or of an attribute of the node.
+func (v *layeredVars) lookup(name string) (string, bool) { return lookupVar(v.env, v.in, name) }
 
-func lookupVar(env map[string]string, node *Node, name string) (string, bool) {
+func lookupVar(env map[string]string, in *envInputs, name string) (string, bool) {
 	if value, ok := env[name]; ok {
 		return value, true
 	}
@@ -27,7 +27,10 @@ func lookupVar(env map[string]string, node *Node, name string) (string, bool) {
 			return value, true
 		}
 	}
-	return node.Lookup(name)
+	if value, ok := in.secrets[name]; ok {
+		return value, true
+	}
+	return in.node.Lookup(name)
 }
 
 // addLayer adds a layer. Its values may refer to variables of earlier layers and to each other in any

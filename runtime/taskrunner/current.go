@@ -2,11 +2,9 @@ package taskrunner
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
@@ -73,7 +71,7 @@ func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, fail
 		p, first = c.process, c.records.restartReq == nil
 		if first {
 			c.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
-			model.AppendTaskEvent(s, event, time.Now())
+			c.records.appendEvent(s, event)
 		}
 		return first
 	})

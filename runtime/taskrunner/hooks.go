@@ -77,6 +77,7 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 		Running:       running,
 	})
 	point.Leave()
+	err = t.records.redactError(err)
 
 	after := state.HookState{
 		Attachment: before.Attachment,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -52,7 +51,7 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 			// An existing event comes from an earlier agent, which died before it killed the
 			// task.
 			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
-				model.AppendTaskEvent(s, event, time.Now())
+				k.records.appendEvent(s, event)
 			}
 			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
 			k.omitEvents = event == nil

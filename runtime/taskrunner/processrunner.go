@@ -98,7 +98,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
-		local.Exit.Error = result.Err.Error()
+		local.Exit.Error = r.records.redact(result.Err.Error())
 	} else if result.exitUnknown {
 		local.Exit.Error = exitUnknownMessage
 	}
@@ -116,7 +116,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		if next := r.restartDecider.predictDecision(local.Exit.RestartOutcome()); !result.exitUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = r.ref.newStartID()
 		}
-		model.AppendTaskEvent(s, event, time.Now())
+		r.records.appendEvent(s, event)
 		return true
 	})
 	point.Leave()

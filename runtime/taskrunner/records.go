@@ -27,8 +27,9 @@ type Store interface {
 // has of both. Methods without another remark may be called from any goroutine.
 type taskRecords struct {
 	store           Store
-	notifyChanged   func()          // called after each change of the task's state
-	putRetriesEnded <-chan struct{} // closed when puts that the store has refused are no longer retried
+	notifyChanged   func()              // called after each change of the task's state
+	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
+	redact          func(string) string // replaces the secrets of the task in a text
 	logger          hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
@@ -64,7 +65,7 @@ func (r *taskRecords) restore(was RestoredTask) {
 
 // addReceivedEvent adds the first event of a task.
 func (r *taskRecords) addReceivedEvent() {
-	model.AppendTaskEvent(r.taskState, model.EventReceived(), time.Now())
+	r.appendEvent(r.taskState, model.EventReceived())
 }
 
 // reset replaces the records by the records of a new task that keeps the data of its hooks. It
@@ -92,10 +93,35 @@ func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
 	return model.CopyTaskState(r.taskState), r.killed
 }
 
+// appendEvent adds an event to s, without the secrets of the task: all clients of the API can read it.
+func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
+	model.RedactTaskEvent(event, r.redact)
+	model.AppendTaskEvent(s, event, time.Now())
+}
+
+// redactError returns err with a text without the secrets of the task, nil for nil.
+func (r *taskRecords) redactError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := r.redact(err.Error()); text != err.Error() {
+		return &redactedError{err, text}
+	}
+	return err
+}
+
+type redactedError struct {
+	err  error
+	text string
+}
+
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.err }
+
 // emit adds an event, which the records own afterwards.
 func (r *taskRecords) emit(event *api.TaskEvent) {
 	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
-		model.AppendTaskEvent(s, event, time.Now())
+		r.appendEvent(s, event)
 		return true
 	})
 }
@@ -112,7 +138,7 @@ func (r *taskRecords) emitOnce(event *api.TaskEvent) {
 			return false
 		}
 		r.reportedMessages = append(slices.Clone(r.reportedMessages), event.DisplayMessage)
-		model.AppendTaskEvent(s, event, time.Now())
+		r.appendEvent(s, event)
 		return true
 	})
 }
@@ -124,10 +150,9 @@ func (r *taskRecords) setTaskState(h state.Durability, status string, event *api
 		if s.State == status && event == nil {
 			return false
 		}
-		now := time.Now()
-		model.SetTaskState(s, status, now)
+		model.SetTaskState(s, status, time.Now())
 		if event != nil {
-			model.AppendTaskEvent(s, event, now)
+			r.appendEvent(s, event)
 		}
 		return true
 	})

@@ -2,7 +2,6 @@ package taskrunner
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -30,7 +29,7 @@ func (r *rerunRequests) request(event *api.TaskEvent) bool {
 		first = dead && r.records.restartReq == nil
 		if first {
 			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
-			model.AppendTaskEvent(s, event, time.Now())
+			r.records.appendEvent(s, event)
 		}
 		return first
 	})

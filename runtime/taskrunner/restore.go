@@ -212,7 +212,7 @@ func (r *recoverer) handleLostRecord(cause error) {
 		if request := r.records.restartReq; request != nil {
 			r.records.localState.Exit.Asked, r.records.localState.Exit.Failure = true, request.Failure
 		}
-		model.AppendTaskEvent(s, model.EventRestoreFailed(exitUnknownText(cause)), time.Now())
+		r.records.appendEvent(s, model.EventRestoreFailed(exitUnknownText(cause)))
 		return true
 	})
 }

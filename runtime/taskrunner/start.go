@@ -59,6 +59,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	}
 	config, err := s.configBuilder.build()
 	if err != nil {
+		err = s.records.redactError(err)
 		s.records.emit(model.EventFailedValidation(err.Error()))
 		return nil, err
 	}
@@ -77,6 +78,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	config.ID = local.StartID
 	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
 	if err != nil {
+		err = s.records.redactError(err)
 		local.StartID = "" // the removal is stored later: an agent that reads the old id destroys the start with that id
 		s.reportStartError(killCtx, err)
 		return nil, err

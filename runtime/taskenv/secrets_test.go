@@ -1,0 +1,57 @@
+package taskenv
+
+import (
+	"testing"
+
+	"github.com/zclconf/go-cty/cty"
+)
+
+func secretsBuilder() *Builder {
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{
+		"USER": "${secret.db.user}", "URL": "db://${USER}@host", "NONE": "${secret.db.none}",
+	}})
+	b.SetSecrets(map[string]string{"secret.db.user": "alice", "secret.db.a key": "two\nlines", "secret.db.empty": ""})
+	return b
+}
+
+func TestSecretsReplaceReferences(t *testing.T) {
+	b := secretsBuilder()
+	expectVars(t, b.Build(), map[string]string{
+		"USER": "alice", "URL": "db://alice@host", "NONE": "${secret.db.none}", "secret.db.user": "-",
+	})
+	if got := b.Build().Replace("<${secret.db.user}>"); got != "<alice>" {
+		t.Errorf("replaced: %q", got)
+	}
+	if got := b.Build().ConfigVars()["secret"].GetAttr("db").GetAttr("a key"); !got.RawEquals(cty.StringVal("two\nlines")) {
+		t.Errorf("config: %#v", got)
+	}
+	b.SetSecrets(map[string]string{"secret.db.user": "bob"})
+	expectVars(t, b.Build(), map[string]string{"USER": "bob"})
+}
+
+func TestMissingSecret(t *testing.T) {
+	env := secretsBuilder().Build()
+	for text, want := range map[string]string{
+		"${secret.db.user} ${secret.db.empty}":   "",
+		"${secret.db.user} ${secret.db.nope} x":  "secret.db.nope",
+		"${secret.other.user}":                   "secret.other.user",
+		"${secrets.db.nope} ${nothing} secret.a": "",
+	} {
+		if got := env.MissingSecret(text); got != want {
+			t.Errorf("%q: missing %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	b := NewBuilder(testNode(), testAlloc(), Task{})
+	if got := b.Redact("nothing"); got != "nothing" {
+		t.Errorf("without secrets: %q", got)
+	}
+	b.SetSecrets(map[string]string{"secret.a.short": "pass", "secret.a.long": "password", "secret.a.lines": "two\n\"lines\"", "secret.a.empty": ""})
+	const text = "a password, a pass, two\n\"lines\" and \"two\\n\\\"lines\\\"\""
+	const want = `a <redacted>, a <redacted>, <redacted> and "<redacted>"`
+	if got := b.Redact(text); got != want {
+		t.Errorf("redacted: %q, want %q", got, want)
+	}
+}
