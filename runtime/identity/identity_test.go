@@ -9,13 +9,15 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
-	"math/big"
+	"errors"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -144,36 +146,31 @@ func decode(t *testing.T, part string, into any) {
 	}
 }
 
-// Another service has only the published keys.
+// Another service has only the published keys, and a library of its own.
 func TestPublishedKeysVerifyTokens(t *testing.T) {
 	i := newTestIssuer(t)
-	before := i.issue(t, defaultIdentity)
+	id := &api.WorkloadIdentity{Name: "vault", Audience: []string{"vault.io", "nomadproject.io"}, TTL: time.Hour}
+	before := i.issue(t, id)
 	if _, err := i.Store.RotateKeys(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	after := i.issue(t, defaultIdentity)
+	after := i.issue(t, id)
 	if before.KeyID == after.KeyID {
 		t.Error("the token after the rotation is signed with the former key")
 	}
-	set, err := i.KeySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	verifier := newJOSEVerifier(t, i)
 	for _, token := range []*state.IdentityToken{before, after} {
-		parts := strings.Split(token.JWT, ".")
-		sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
-		signature, _ := encoding.DecodeString(parts[2])
-		verified := 0
-		for _, k := range set.Keys {
-			n, _ := encoding.DecodeString(k.Modulus)
-			e, _ := encoding.DecodeString(k.Exponent)
-			key := &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())}
-			if k.KeyID == token.KeyID && rsa.VerifyPKCS1v15(key, crypto.SHA256, sum[:], signature) == nil {
-				verified++
-			}
+		want := jwt.Expected{Issuer: "https://nomad.example", AnyAudience: jwt.Audience{"vault.io"}, Subject: "global:apps:shop:web:server:vault", Time: i.now}
+		if err := verifier.verify(token.JWT, want); err != nil {
+			t.Errorf("token of key %s: %v", token.KeyID, err)
 		}
-		if verified != 1 {
-			t.Errorf("%d of the published keys verify the token of key %s", verified, token.KeyID)
+		want.Time = i.now.Add(time.Hour + jwt.DefaultLeeway + time.Second)
+		if err := verifier.verify(token.JWT, want); !errors.Is(err, jwt.ErrExpired) {
+			t.Errorf("an expired token: %v", err)
+		}
+		want.Time, want.AnyAudience = i.now, jwt.Audience{"consul.io"}
+		if err := verifier.verify(token.JWT, want); !errors.Is(err, jwt.ErrInvalidAudience) {
+			t.Errorf("another audience: %v", err)
 		}
 		if _, err := i.Authenticate(token.JWT); err != nil {
 			t.Errorf("token of key %s: %v", token.KeyID, err)
@@ -185,6 +182,42 @@ func TestPublishedKeysVerifyTokens(t *testing.T) {
 	if _, err := i.Authenticate(before.JWT); err == nil || i.IsSignedByCurrentKeys(before) || !i.IsSignedByCurrentKeys(after) {
 		t.Errorf("the token of the removed key is still valid: %v", err)
 	}
+	if err := newJOSEVerifier(t, i).verify(before.JWT, jwt.Expected{Time: i.now}); !errors.Is(err, jose.ErrJWKSKidNotFound) {
+		t.Errorf("the published keys verify the token of the removed key: %v", err)
+	}
+}
+
+// joseVerifier verifies tokens with the library go-jose.
+type joseVerifier struct{ keys jose.JSONWebKeySet }
+
+// newJOSEVerifier reads the published keys of i.
+func newJOSEVerifier(t *testing.T, i *testIssuer) *joseVerifier {
+	t.Helper()
+	v := new(joseVerifier)
+	set, err := i.KeySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	published, err := json.Marshal(set)
+	if err == nil {
+		err = json.Unmarshal(published, &v.keys)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (v *joseVerifier) verify(token string, want jwt.Expected) error {
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.RS256})
+	if err != nil {
+		return err
+	}
+	var claims jwt.Claims
+	if err := parsed.Claims(v.keys, &claims); err != nil {
+		return err
+	}
+	return claims.Validate(want)
 }
 
 func TestAuthenticate(t *testing.T) {

@@ -194,7 +194,7 @@ var driverAlternatives = map[string]string{
 func (r *unsupportedChecker) checkIdentities(at *faultReport, t *api.Task) {
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
 		if id != nil && len(id.ExtraClaims) > 0 {
-			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with extra_claims", id.Name), "its tokens would not have these claims. Remove extra_claims")
+			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with extra_claims", id.Name), "a namespace defines such claims, and the namespaces of this node define none, so the tokens would not have them. Remove extra_claims")
 		}
 	}
 }
