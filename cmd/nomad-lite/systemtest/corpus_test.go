@@ -1,0 +1,87 @@
+package systemtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+)
+
+// refusalReason is a reason for which `job validate` may refuse a job file of the corpus.
+type refusalReason struct {
+	name    string
+	pattern string // regular expression for the text of an error
+}
+
+// corpusRefusals are the reasons that stay: a part of Nomad that this node cannot have, or an error of the
+// job file.
+var corpusRefusals = []refusalReason{
+	{"Consul", `there is no Consul here`},
+	{"Vault", `there is no Vault here`},
+	{"CSI", `^a CSI (plugin|volume) is not supported`},
+	{"does not fit on this machine", `^constraint ".*" (does not hold|allows 1 on one node)`},
+	{"invalid in Nomad", `^task group count must not be less than minimum count in scaling policy$`},
+}
+
+// unbuiltCorpusRefusals are the parts of Nomad that this node can have, and does not have yet.
+var unbuiltCorpusRefusals = []refusalReason{
+	{"volumes", `^a volume(_mount)? is not supported`},
+	{"networks", `^network mode "(bridge|cni/.*)" is not supported`},
+}
+
+// TestCorpusIsAccepted validates job files of Nomad's own tests and demos. The test logs the reasons for each
+// refused file.
+func TestCorpusIsAccepted(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(sharedDir(t, "corpus", "jobspecs"), "*.nomad.hcl"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no job files: %v", err)
+	}
+	reasons := slices.Concat(corpusRefusals, unbuiltCorpusRefusals)
+	refused := 0
+	var table strings.Builder
+	for _, path := range files {
+		report := validateReport(t, path)
+		if report.Valid {
+			continue
+		}
+		refused++
+		var names []string
+		for _, d := range report.Diagnostics {
+			if d.Severity != "error" {
+				continue
+			}
+			i := slices.IndexFunc(reasons, func(r refusalReason) bool { return regexp.MustCompile(r.pattern).MatchString(d.Text) })
+			if i < 0 {
+				t.Errorf("%s:%d: %s", filepath.Base(path), d.Line, d.Text)
+				continue
+			}
+			if !slices.Contains(names, reasons[i].name) {
+				names = append(names, reasons[i].name)
+			}
+		}
+		if len(names) == 0 {
+			t.Errorf("%s is refused for no known reason: %q", filepath.Base(path), report.Messages)
+		}
+		fmt.Fprintf(&table, "%-68s %s\n", filepath.Base(path), strings.Join(names, ", "))
+	}
+	t.Logf("%d of %d job files are accepted; the others:\n%s", len(files)-refused, len(files), table.String())
+}
+
+// validateReport returns the report of `job validate` with the plugins of this machine.
+func validateReport(t *testing.T, path string) *jobfile.Report {
+	t.Helper()
+	cmd := exec.Command("nomad-lite", "job", "validate", "-json-output", path)
+	cmd.Env = append(cmd.Environ(), "NOMAD_ADDR=", "XDG_STATE_HOME="+t.TempDir(), "HOME="+t.TempDir())
+	out, err := cmd.Output() // the exit code says the same as the report
+	report := new(jobfile.Report)
+	if jsonErr := json.Unmarshal(out, report); jsonErr != nil {
+		t.Fatalf("%s: %v, %v", path, err, jsonErr)
+	}
+	return report
+}
