@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -319,9 +321,32 @@ func TestDebugging(t *testing.T) {
 	}
 	f.runRequests(t, []requestCase{
 		{"a profile", "GET", "/v1/agent/pprof/heap?debug=1", "", 200, "…heap profile"},
-		{"one that there is not", "GET", "/v1/agent/pprof/nope", "", 404, ""},
+		{"the arguments", "GET", "/v1/agent/pprof/cmdline", "", 200, "…" + os.Args[0]},
+		{"one that there is not", "GET", "/v1/agent/pprof/nope", "", 404, "Unknown profile"},
 		{"of another node", "GET", "/v1/agent/pprof/heap?node_id=x", "", 404, "Unknown node x"},
 	})
+}
+
+// The stock command line stores the body of each profile as it is.
+func TestProfilesAreBinary(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Debug = true })
+	f.putNode(t)
+	gzipMagic, traceMagic := "\x1f\x8b", "go 1."
+	for target, start := range map[string]string{"heap": gzipMagic, "heap?gc=1": gzipMagic, "profile?seconds=0.1": gzipMagic, "trace?seconds=0.1": traceMagic} {
+		r := f.send("GET", "/v1/agent/pprof/"+target, nil, "Accept-Encoding", "identity")
+		name, _, _ := strings.Cut(target, "?")
+		if got := bodyText(r); r.StatusCode != 200 || !strings.HasPrefix(got, start) || r.Header.Get("Content-Disposition") != "attachment; filename="+name {
+			t.Errorf("%s: status %d, %v, body of %d bytes", target, r.StatusCode, r.Header, len(got))
+		}
+	}
+	if err := pprof.StartCPUProfile(io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	defer pprof.StopCPUProfile()
+	r := f.send("GET", "/v1/agent/pprof/profile?seconds=0.1", nil)
+	if got := bodyText(r); r.StatusCode != 500 || !strings.Contains(got, "cpu profiling already in use") || r.Header.Get("Content-Disposition") != "" {
+		t.Errorf("a second profile: status %d, %v, %s", r.StatusCode, r.Header, got)
+	}
 }
 
 // nodeWithStats is a node with host statistics.

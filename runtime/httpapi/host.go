@@ -2,35 +2,12 @@ package httpapi
 
 import (
 	"net"
-	"net/http/pprof"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
-
-// profile returns profiles of the agent for troubleshooting.
-func (h *debugHandler) profile(r *request) (any, error) {
-	if !h.enabled {
-		return nil, errPermissionDenied
-	}
-	if err := h.agent.checkNodeAndServer(r); err != nil {
-		return nil, err
-	}
-	handler := pprof.Handler(r.id).ServeHTTP
-	switch r.id {
-	case "cmdline":
-		handler = pprof.Cmdline
-	case "profile":
-		handler = pprof.Profile
-	case "trace":
-		handler = pprof.Trace
-	}
-	r.replyWritten = true
-	handler(r.w, r.Request)
-	return nil, nil
-}
 
 // publicEnvVars are the environment variables whose values host data may contain, because they are not
 // secret.
