@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,13 +28,13 @@ func (b *containerBuilder) setMounts() error {
 		{filepath.Join(b.start.TaskDir(), "local"), localPath},
 		{filepath.Join(b.start.TaskDir(), "secrets"), secretsPath},
 	} {
-		b.bind(mount.Mount{Type: mount.TypeBind, Source: dir.source, Target: dir.target})
+		b.bind(mount.Mount{Type: mount.TypeBind, Source: dir.source, Target: dir.target}, "")
 	}
 	for _, m := range b.start.Mounts {
 		b.bind(mount.Mount{
 			Type: mount.TypeBind, Source: m.HostPath, Target: m.TaskPath, ReadOnly: m.Readonly,
 			BindOptions: &mount.BindOptions{Propagation: hostPropagation[m.PropagationMode]},
-		})
+		}, m.SELinuxLabel)
 	}
 	for _, v := range b.task.Volumes {
 		bind, err := b.parseVolume(v)
@@ -61,10 +62,10 @@ var hostPropagation = map[string]mount.Propagation{
 	"bidirectional": mount.PropagationRShared,
 }
 
-// bind adds a bind mount. With an SELinux label it must be a bind string, because only
-// these carry labels.
-func (b *containerBuilder) bind(m mount.Mount) {
-	label := b.plugin.Volumes.SELinuxLabel
+// bind adds a bind mount with an SELinux label; empty means the label of the plugin's configuration. With a label it must
+// be a bind string, because only these carry labels.
+func (b *containerBuilder) bind(m mount.Mount, label string) {
+	label = cmp.Or(label, b.plugin.Volumes.SELinuxLabel)
 	if label == "" {
 		b.host.Mounts = append(b.host.Mounts, m)
 		return

@@ -44,7 +44,7 @@ func (b *containerBuilder) mountNetworkFiles() error {
 		if err != nil {
 			return err
 		}
-		b.bind(mount.Mount{Type: mount.TypeBind, Source: path, Target: "/etc/" + name})
+		b.bind(mount.Mount{Type: mount.TypeBind, Source: path, Target: "/etc/" + name}, "")
 	}
 	return nil
 }

@@ -325,6 +325,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 				Devices:   a.plugins.devices,
 				Users:     a.users,
 				Variables: variableReader(a.store),
+				Volume:    a.node.HostVolume,
 			},
 			Limits:      limits,
 			TaskRecords: localnode.TaskRecords{Store: a.store},
@@ -388,7 +389,7 @@ func (a *Agent) CollectAllocs() {
 	}
 }
 
-// Reload applies the settings that can change while the agent runs: metadata and reservations of the
+// Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes of the
 // node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
 // checked the rules with hookplugin.CheckRules.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {

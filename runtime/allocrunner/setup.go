@@ -145,6 +145,11 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
 		list = append(list, hooks.OrderedHook{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
+	if find := b.config.Host.Volume; find != nil && len(t.VolumeMounts) > 0 {
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderVolumes, Hook: hooks.NewVolumes(t.VolumeMounts, func() []model.HostVolumeRequest {
+			return model.HostVolumeRequests(b.alloc().GetTaskGroup(), b.config.Alloc.Name, &b.config.Node.NodeFacts)
+		}, find, func(text string) string { return b.envBuilders.of(t.Name).Replace(text) })})
+	}
 	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
 		list = append(list, hooks.OrderedHook{Order: hooks.OrderDevices, Hook: hooks.NewDevices(b.config.Host.Devices, allocated)})
 	}

@@ -24,6 +24,7 @@ const (
 	OrderLogs      = 400
 	OrderPayload   = 500
 	OrderArtifacts = 600
+	OrderVolumes   = 650
 	OrderDevices   = 700
 	OrderTemplates = 800
 	OrderLast      = 900 // OrderLast is for hooks that register and check services

@@ -50,9 +50,10 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered          chan struct{} // closed when the node is in the store
-	settingsChanged     chan struct{} // the channel has a value when the settings have changed
-	stateDamageReported bool          // Run has stored the node event about damage of the state file; used by Run only
+	registered          chan struct{}     // closed when the node is in the store
+	settingsChanged     chan struct{}     // the channel has a value when the settings have changed
+	stateDamageReported bool              // Run has stored the node event about damage of the state file; used by Run only
+	reportedVolumes     map[string]string // errors of host volumes that were logged, by name; used by Run only
 
 	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
 
@@ -147,11 +148,11 @@ func (n *Node) AdvertiseHTTPAddr(address string) {
 	n.settings.HTTPAddr = address
 }
 
-// Reload applies the settings that can change while the agent runs: metadata and
-// reservations.
+// Reload applies the settings that can change while the agent runs: metadata, reservations and host
+// volumes.
 func (n *Node) Reload(s Settings) {
 	n.mu.Lock()
-	n.settings.Meta, n.settings.Reserved = s.Meta, s.Reserved
+	n.settings.Meta, n.settings.Reserved, n.settings.HostVolumes = s.Meta, s.Reserved, s.HostVolumes
 	n.mu.Unlock()
 	n.triggerUpdate()
 }
@@ -201,9 +202,10 @@ var errNodeUnchanged = errors.New("nothing has changed")
 // update stores the record of the node if it has changed.
 func (n *Node) update(ctx context.Context) error {
 	s := n.config.Store
+	volumes := n.checkHostVolumes()
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
-		record := n.newNodeRecord(old)
+		record := n.newNodeRecord(old, volumes)
 		// The event about damage of the store is stored even if the record has not changed.
 		if sameNodeRecord(record, old) && (n.stateDamageReported || len(s.Damage()) == 0) {
 			return errNodeUnchanged

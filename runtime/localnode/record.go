@@ -31,9 +31,9 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 	return attributes
 }
 
-// newNodeRecord returns the current record of the node. Drain, eligibility and events are
+// newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
 // copied from old, which may be nil.
-func (n *Node) newNodeRecord(old *api.Node) *api.Node {
+func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeInfo) *api.Node {
 	c, drivers := n.currentSettings(), n.config.Plugins.Drivers()
 	record := &api.Node{
 		ID:           n.config.ID,
@@ -49,7 +49,7 @@ func (n *Node) newNodeRecord(old *api.Node) *api.Node {
 		CgroupParent: n.config.Host.ParentCgroup,
 		Status:       api.NodeStatusReady,
 		Drivers:      make(map[string]*api.DriverInfo, len(drivers)),
-		HostVolumes:  map[string]*api.HostVolumeInfo{},
+		HostVolumes:  volumes,
 		HostNetworks: map[string]*api.HostNetworkInfo{},
 
 		SchedulingEligibility: api.NodeSchedulingEligible,

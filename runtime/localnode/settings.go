@@ -30,6 +30,8 @@ type Settings struct {
 	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
 	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
 	TLS              bool   // the API uses TLS
+	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
+	HostVolumes map[string]*api.HostVolumeInfo
 }
 
 // ReservedResources are resources that allocations do not get.

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,63 +147,4 @@ func checkScaling(r *faultReport, g *api.TaskGroup) {
 		at.add("task group count must not be less than minimum count in scaling policy")
 	}
 	r.addNested(at, "Task group scaling policy validation failed:")
-}
-
-// Volume types.
-const (
-	volumeTypeHost = "host"
-	volumeTypeCSI  = "csi"
-)
-
-func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
-	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
-		at := r.nestedReport("volume", label)
-		checkVolume(at, jobType, val(g.Update), g.Volumes[label])
-		r.addNested(at, "Task group volume validation for %s failed:", label)
-	}
-}
-
-func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
-	if v.Type != volumeTypeHost && v.Type != volumeTypeCSI {
-		r.add("volume has unrecognized type %s", v.Type)
-	}
-	if v.Source == "" {
-		r.add("volume has an empty source")
-	}
-	if v.PerAlloc {
-		if v.Sticky {
-			r.add("volume cannot be per_alloc and sticky at the same time")
-		}
-		if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
-			r.add("volume cannot be per_alloc for system or sysbatch jobs")
-		}
-		if val(update.Canary) > 0 {
-			r.add("volume cannot be per_alloc when canaries are in use")
-		}
-	}
-	switch v.Type {
-	case volumeTypeHost:
-		checkHostVolume(r, v)
-	case volumeTypeCSI:
-		if v.AttachmentMode == "" {
-			r.add("CSI volumes must have an attachment mode")
-		}
-		if v.AccessMode == "" {
-			r.add("CSI volumes must have an access mode")
-		}
-	}
-}
-
-var hostAccessModes = []string{"", "single-node-reader-only", "single-node-writer", "single-node-single-writer", "single-node-multi-writer"}
-
-func checkHostVolume(r *faultReport, v *api.VolumeRequest) {
-	if v.MountOptions != nil {
-		r.add("host volumes cannot have mount options")
-	}
-	if !slices.Contains(hostAccessModes, v.AccessMode) {
-		r.add("host volumes cannot be mounted with %s access mode", v.AccessMode)
-	}
-	if v.AccessMode == "single-node-reader-only" && !v.ReadOnly {
-		r.add("single-node-reader-only volumes must be read-only")
-	}
 }

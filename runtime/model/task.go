@@ -122,36 +122,6 @@ func checkVault(r *faultReport, v *api.Vault) {
 	}
 }
 
-var (
-	propagationModes = []string{"", api.VolumeMountPropagationPrivate, api.VolumeMountPropagationHostToTask, api.VolumeMountPropagationBidirectional}
-	selinuxLabels    = []string{"", "z", "Z"}
-)
-
-// isEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
-// is not an error.
-func isEmptyMount(m *api.VolumeMount) bool {
-	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
-		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
-}
-
-func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMount) {
-	for i, m := range mounts {
-		if isEmptyMount(m) {
-			continue
-		}
-		at := r.atPath("volume_mount", positionText(i))
-		if g.Volumes[val(m.Volume)] == nil {
-			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
-		}
-		if mode := val(m.PropagationMode); !slices.Contains(propagationModes, mode) {
-			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
-		}
-		if label := val(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
-			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
-		}
-	}
-}
-
 func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 	if p.ID == "" {
 		r.add("CSIPluginConfig must have a non-empty PluginID")

@@ -79,11 +79,9 @@ func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 	r.checkNetworks(at, g)
 	rejectServices(at, g.Services)
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
-		what := "a volume"
 		if g.Volumes[label].Type == volumeTypeCSI {
-			what = "a CSI volume"
+			addUnsupported(at.atPath("volume", label), "a CSI volume", `storage plugins need a cluster. Use a host volume: write type = "host", and name a directory of this machine in a host_volume block of the agent's configuration`)
 		}
-		addUnsupported(at.atPath("volume", label), what, "use a path on this machine in the configuration of the task")
 	}
 	for _, t := range g.Tasks {
 		r.checkTask(at.atPath("task", t.Name), t)
@@ -129,11 +127,6 @@ func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 		at.atPath("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
 	}
 	rejectServices(at, t.Services)
-	for i, m := range t.VolumeMounts {
-		if !isEmptyMount(m) {
-			addUnsupported(at.atPath("volume_mount", positionText(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
-		}
-	}
 	for _, s := range t.Secrets {
 		r.checkSecret(at.atPath("secret", s.Name), s)
 	}

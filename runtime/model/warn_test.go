@@ -215,10 +215,12 @@ func TestUnsupportedParts(t *testing.T) {
 		}, "", ""},
 		{"a service of a task", func(f *jobFixture) { f.task.Services = []*api.Service{{Name: "a"}} }, "group g task t service 0", `service "a" would be`},
 		{"connect", func(f *jobFixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
-		{"a volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
+		{"a host volume", func(f *jobFixture) {
+			f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}}
+			f.task.VolumeMounts = []*api.VolumeMount{{Volume: new("v")}}
+		}, "", ""},
 		{"a CSI volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
 		{"a driver that is not there", func(f *jobFixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block "docker" in the agent's configuration`},
-		{"a mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
 		{"a secret of nomad is run", func(f *jobFixture) {
 			f.task.Secrets = []*api.Secret{{Name: "s", Provider: "nomad", Path: "nomad/jobs/a", Config: map[string]any{"namespace": "default"}}}
 		}, "", ""},

@@ -92,6 +92,7 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	all = append(all, unmetConstraints(nil, job.Constraints, node, total)...)
 	for _, g := range job.TaskGroups {
 		path := []string{"group", *g.Name}
+		all = append(all, unmetVolumes(path, job, g, &node)...)
 		all = append(all, unmetConstraints(path, g.Constraints, node, *g.Count)...)
 		for _, t := range g.Tasks {
 			all = append(all, unmetConstraints(append(slices.Clip(path), "task", t.Name), t.Constraints, node, 1)...)

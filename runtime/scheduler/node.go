@@ -20,10 +20,11 @@ func NodeOf(n *api.Node) Node {
 			ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool,
 			Attributes: n.Attributes, Meta: n.Meta,
 		},
-		IP:         n.Attributes["unique.network.ip-address"],
-		Drivers:    make(map[string]bool, len(n.Drivers)),
-		Ineligible: n.SchedulingEligibility == api.NodeSchedulingIneligible,
-		Draining:   n.DrainStrategy != nil,
+		IP:          n.Attributes["unique.network.ip-address"],
+		Drivers:     make(map[string]bool, len(n.Drivers)),
+		HostVolumes: n.HostVolumes,
+		Ineligible:  n.SchedulingEligibility == api.NodeSchedulingIneligible,
+		Draining:    n.DrainStrategy != nil,
 	}
 	for name, d := range n.Drivers {
 		node.Drivers[name] = d != nil && d.Detected && d.Healthy

@@ -22,6 +22,8 @@ type Node struct {
 	Drivers map[string]bool
 	// Devices are the groups of devices, which must not be changed.
 	Devices []*api.NodeDeviceResource
+	// HostVolumes are the host volumes by name. The map must not be changed.
+	HostVolumes map[string]*api.HostVolumeInfo
 	// Ineligible means that no allocation may be placed.
 	Ineligible bool
 	// Draining means that the node is being drained.
@@ -154,7 +156,7 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 // placeAlloc creates an allocation and reserves its resources.
 func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
 	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
-	if err := checkDevices(g, p.node); err != nil {
+	if err := errors.Join(checkDevices(g, p.node), p.checkVolumes(g, name)); err != nil {
 		return nil, err
 	}
 	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {

@@ -233,6 +233,9 @@ func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, er
 		case supported || len(record.Mounts) == 0:
 		case h.Name() == hooks.DevicesName:
 			record.Mounts = nil // they are files of the host, which the tasks of such a driver see
+		case h.Name() == hooks.VolumesName:
+			task := t.task()
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", task.Driver, task.Name)
 		default:
 			task := t.task()
 			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", task.Driver, task.Name, h.Name(), record.Mounts[0].TaskPath)

@@ -161,6 +161,9 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if o.verbose || !o.short && hasUnusableDriver(node) {
 		printDrivers(p, node)
 	}
+	if o.verbose && len(node.HostVolumes) > 0 {
+		printHostVolumes(p, node)
+	}
 	if devices := apiclient.Deref(node.NodeResources).Devices; len(devices) > 0 && (o.verbose || !o.short && hasUnhealthyDevice(node)) {
 		tables.PrintNodeDevices(p, devices, allocs)
 	}

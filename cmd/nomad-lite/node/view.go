@@ -89,6 +89,17 @@ func formatDrivers(node *api.Node) string {
 	return strings.Join(drivers, ",")
 }
 
+func printHostVolumes(p *output.Page, node *api.Node) {
+	p.Section("Host Volumes")
+	t := output.NewTable("Name", "ID", "ReadOnly", "Source")
+	for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
+		if v := node.HostVolumes[name]; v != nil {
+			t.Row(name, v.ID, v.ReadOnly, v.Path)
+		}
+	}
+	p.Table(t)
+}
+
 func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 	p.Section("Node Events")
 	head := []string{"Time", "Subsystem", "Message"}

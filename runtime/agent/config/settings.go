@@ -406,7 +406,7 @@ var clientSettings = map[string]setting{
 	"fingerprint":                     {ignoredReason: notNeededReason},
 	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
 	"host_network":                    {ignoredReason: notImplementedReason},
-	"host_volume":                     {ignoredReason: notImplementedReason},
+	"host_volume":                     {set: setHostVolumes},
 	"host_volume_plugin_dir":          {ignoredReason: notImplementedReason},
 	"host_volumes_dir":                {ignoredReason: notImplementedReason},
 	"intro_token":                     {ignoredReason: noServersReason},

@@ -1,0 +1,52 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// setHostVolumes reads the host_volume blocks of a client block. A block replaces an earlier one of the same name.
+func setHostVolumes(c *Config, i configItem) error {
+	if !i.isBlock() {
+		return errors.New(`must be a block with a name: host_volume "data" { path = "/srv/data" }`)
+	}
+	for _, block := range i.children {
+		v, err := parseHostVolume(*block)
+		if err != nil {
+			return &positionedError{block.rng, fmt.Errorf("host_volume %q: %w", block.name, err)}
+		}
+		if c.Node.HostVolumes == nil {
+			c.Node.HostVolumes = make(map[string]*api.HostVolumeInfo)
+		}
+		c.Node.HostVolumes[block.name] = v
+	}
+	return nil
+}
+
+func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
+	if !block.isBlock() {
+		return nil, errors.New(`must be a block: host_volume "data" { path = "/srv/data" }`)
+	}
+	v = new(api.HostVolumeInfo)
+	for _, s := range block.children {
+		switch s.name {
+		case "path":
+			v.Path, err = s.parseString()
+		case "read_only":
+			v.ReadOnly, err = s.parseBoolean()
+		default:
+			err = errors.New("is not a setting of a host_volume block: it has path and read_only")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	if !filepath.IsAbs(v.Path) {
+		return nil, fmt.Errorf("path is %q: it must be an absolute path", v.Path)
+	}
+	v.Path = filepath.Clean(v.Path)
+	return v, nil
+}

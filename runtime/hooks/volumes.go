@@ -1,0 +1,92 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+var _ hook.TaskPrestart = (*Volumes)(nil)
+
+// VolumesName is the name of the hook Volumes.
+const VolumesName = "volumes"
+
+// Volumes returns the mounts of a task's volume_mount blocks.
+type Volumes struct {
+	BuiltinHook
+	mounts      []*api.VolumeMount
+	requests    func() []model.HostVolumeRequest
+	findVolume  func(name string) *api.HostVolumeInfo
+	interpolate func(string) string
+}
+
+// NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes, findVolume a
+// host volume of this node, or nil if the node has no volume of that name. interpolate replaces the references in a text by
+// their values.
+func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume func(name string) *api.HostVolumeInfo, interpolate func(string) string) *Volumes {
+	return &Volumes{mounts: mounts, requests: requests, findVolume: findVolume, interpolate: interpolate}
+}
+
+// Name implements hook.Hook.
+func (*Volumes) Name() string { return VolumesName }
+
+// Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
+// change with the configuration of the agent.
+func (h *Volumes) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	var r hook.TaskPrestartResponse
+	requests := make(map[string]model.HostVolumeRequest)
+	for _, v := range h.requests() {
+		requests[v.Label] = v
+	}
+	for _, m := range h.mounts {
+		v, found := requests[textOf(m.Volume)]
+		if !found {
+			continue // an empty block; validation rejects other volumes that do not exist
+		}
+		mount, err := h.newMount(m, v)
+		if err != nil {
+			return hook.TaskPrestartResponse{}, fmt.Errorf("host volume validation error: volume %q: %w", v.Label, err)
+		}
+		r.Mounts = append(r.Mounts, mount)
+	}
+	return r, nil
+}
+
+func (h *Volumes) newMount(m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
+	volume := h.findVolume(v.Source)
+	if volume == nil {
+		return driver.Mount{}, fmt.Errorf("this node no longer has the host volume %q", v.Source)
+	}
+	if volume.ReadOnly && !v.ReadOnly {
+		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", v.Source)
+	}
+	destination := h.interpolate(textOf(m.Destination))
+	if destination == "" {
+		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
+	}
+	if _, err := os.Stat(volume.Path); err != nil {
+		return driver.Mount{}, fmt.Errorf("host volume %q: %w", v.Source, err)
+	}
+	return driver.Mount{
+		TaskPath:        destination,
+		HostPath:        volume.Path,
+		Readonly:        volume.ReadOnly || v.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
+		PropagationMode: h.interpolate(textOf(m.PropagationMode)),
+		SELinuxLabel:    textOf(m.SELinuxLabel),
+		RequestName:     v.Source,
+	}, nil
+}
+
+func textOf(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}

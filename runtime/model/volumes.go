@@ -1,0 +1,139 @@
+package model
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Types of volumes.
+const (
+	VolumeTypeHost = "host"
+	volumeTypeCSI  = "csi"
+)
+
+// Access modes of host volumes.
+const (
+	SingleNodeReader       = string(api.HostVolumeAccessModeSingleNodeReader)
+	SingleNodeWriter       = string(api.HostVolumeAccessModeSingleNodeWriter)
+	SingleNodeSingleWriter = string(api.HostVolumeAccessModeSingleNodeSingleWriter)
+	SingleNodeMultiWriter  = string(api.HostVolumeAccessModeSingleNodeMultiWriter)
+)
+
+// HostAccessModes are the access modes of host volumes.
+var HostAccessModes = []string{SingleNodeReader, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter}
+
+// HostVolumeRequest is a request of an allocation for a host volume.
+type HostVolumeRequest struct {
+	*api.VolumeRequest
+	Label  string // label of the volume block
+	Source string // name of the host volume; empty if the node lacks a property that the job names
+}
+
+// HostVolumeRequests returns the requests of an allocation with the given name, sorted by label.
+func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []HostVolumeRequest {
+	var requests []HostVolumeRequest
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		v := g.Volumes[label]
+		if v.Type != VolumeTypeHost {
+			continue
+		}
+		source, known := node.Resolve(v.Source)
+		if known && source != "" && v.PerAlloc {
+			source += allocNameSuffix(allocName)
+		}
+		requests = append(requests, HostVolumeRequest{v, label, source})
+	}
+	return requests
+}
+
+// allocNameSuffix returns the index at the end of an allocation's name, in brackets.
+func allocNameSuffix(name string) string {
+	if i := strings.LastIndexByte(name, '['); i >= 0 {
+		return name[i:]
+	}
+	return ""
+}
+
+func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		at := r.nestedReport("volume", label)
+		checkVolume(at, jobType, val(g.Update), g.Volumes[label])
+		r.addNested(at, "Task group volume validation for %s failed:", label)
+	}
+}
+
+func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
+	if v.Type != VolumeTypeHost && v.Type != volumeTypeCSI {
+		r.add("volume has unrecognized type %s", v.Type)
+	}
+	if v.Source == "" {
+		r.add("volume has an empty source")
+	}
+	if v.PerAlloc {
+		if v.Sticky {
+			r.add("volume cannot be per_alloc and sticky at the same time")
+		}
+		if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
+			r.add("volume cannot be per_alloc for system or sysbatch jobs")
+		}
+		if val(update.Canary) > 0 {
+			r.add("volume cannot be per_alloc when canaries are in use")
+		}
+	}
+	switch v.Type {
+	case VolumeTypeHost:
+		checkHostVolume(r, v)
+	case volumeTypeCSI:
+		if v.AttachmentMode == "" {
+			r.add("CSI volumes must have an attachment mode")
+		}
+		if v.AccessMode == "" {
+			r.add("CSI volumes must have an access mode")
+		}
+	}
+}
+
+func checkHostVolume(r *faultReport, v *api.VolumeRequest) {
+	if v.MountOptions != nil {
+		r.add("host volumes cannot have mount options")
+	}
+	if v.AccessMode != "" && !slices.Contains(HostAccessModes, v.AccessMode) {
+		r.add("host volumes cannot be mounted with %s access mode", v.AccessMode)
+	}
+	if v.AccessMode == SingleNodeReader && !v.ReadOnly {
+		r.add("single-node-reader-only volumes must be read-only")
+	}
+}
+
+var (
+	propagationModes = []string{"", api.VolumeMountPropagationPrivate, api.VolumeMountPropagationHostToTask, api.VolumeMountPropagationBidirectional}
+	selinuxLabels    = []string{"", "z", "Z"}
+)
+
+// isEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
+// is not an error.
+func isEmptyMount(m *api.VolumeMount) bool {
+	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
+		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
+}
+
+func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMount) {
+	for i, m := range mounts {
+		if isEmptyMount(m) {
+			continue
+		}
+		at := r.atPath("volume_mount", positionText(i))
+		if g.Volumes[val(m.Volume)] == nil {
+			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
+		}
+		if mode := val(m.PropagationMode); !slices.Contains(propagationModes, mode) {
+			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
+		}
+		if label := val(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
+			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
+		}
+	}
+}
