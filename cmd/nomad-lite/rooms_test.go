@@ -52,7 +52,7 @@ var runtimeLayers = [][]string{
 	{"store"},
 	{
 		"events", "variables", "identity", "scheduler",
-		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
+		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes",
 	},
 	{"taskapi"},
 	{"hooks", "hookplugin"},

@@ -39,6 +39,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
 // Config has the settings and dependencies of an Agent.
@@ -69,6 +70,10 @@ type Config struct {
 	// OIDCIssuer is the address at which other services find the public keys of workload identities. It is the
 	// claim iss of the tokens. It may be empty.
 	OIDCIssuer string
+
+	// HostVolumesDir is the directory in which plugins make dynamic host volumes, HostVolumePluginDir the directory of these
+	// plugins. Empty means host_volumes and host_volume_plugins in the data directory.
+	HostVolumesDir, HostVolumePluginDir string
 
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
@@ -105,6 +110,7 @@ type Agent struct {
 	processRetention *processRetention
 	plugins          *plugins
 	networks         *network.Manager
+	volumes          *volumes.Manager
 	users            hooks.UserPool // nil if tasks get no users
 	taskFiles        taskfiles.Files
 	hostSampler      hoststats.Sampler
@@ -168,6 +174,9 @@ func (a *Agent) Store() *store.Store { return a.store }
 
 // Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
+
+// Volumes returns the manager of dynamic host volumes.
+func (a *Agent) Volumes() *volumes.Manager { return a.volumes }
 
 // Identities returns the issuer of the tokens of workload identities.
 func (a *Agent) Identities() *identity.Issuer { return a.identities }
@@ -271,6 +280,7 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
+	backgroundWG.Go(func() { a.volumes.Restore(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {
 			a.scheduler.ClockStepped()
@@ -325,7 +335,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 				Devices:   a.plugins.devices,
 				Users:     a.users,
 				Variables: variableReader(a.store),
-				Volume:    a.node.HostVolume,
+				Volume:    a.node.FindHostVolume,
 			},
 			Limits:      limits,
 			TaskRecords: localnode.TaskRecords{Store: a.store},

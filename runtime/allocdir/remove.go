@@ -65,6 +65,22 @@ func removeChild(parent, name string) error {
 	return err
 }
 
+// RemoveTree removes one name, and everything below it, in a directory that only the agent and the operator can
+// replace. It does not follow links. It leaves what is mounted in the tree, and the directories above it, and returns an
+// error for it. It does nothing if the name does not exist.
+func RemoveTree(parent, name string) error {
+	dir, err := openPath(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	r := treeRemover{keepMounts: true}
+	return r.remove(dir, name, removeTopDir)
+}
+
 // topDirRemoval defines whether the directory itself is removed with its content.
 type topDirRemoval bool
 
@@ -87,6 +103,11 @@ const (
 // instead of entering them.
 func (h *dirHandle) removeAll(name string, t topDirRemoval) error {
 	r := treeRemover{}
+	return r.remove(h, name, t)
+}
+
+// remove removes the tree called name in h, and returns the first errors.
+func (r *treeRemover) remove(h *dirHandle, name string, t topDirRemoval) error {
 	if err := r.removeTree(h, name, t); err != nil {
 		r.addError(err)
 	}
@@ -101,6 +122,7 @@ type treeRemover struct {
 	top             *os.File // directory at the top of the tree
 	movedNames      []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
 	lastMovedNumber int
+	keepMounts      bool // a mount in the tree is an error, and is not unmounted
 	errs            []error
 	errorCount      int
 }
@@ -171,12 +193,12 @@ func (r *treeRemover) removeContent(dir *os.File, depth int) {
 // removeEntry removes one name in dir, whatever its type.
 func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	h := &dirHandle{fd: int(dir.Fd()), path: dir.Name()}
-	err := unlink(h, name, 0)
+	err := r.unlink(h, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
 		r.addErrorUnlessMissing(h.errorf("remove", name, err))
 		return
 	}
-	err = unlink(h, name, unix.AT_REMOVEDIR)
+	err = r.unlink(h, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		r.addErrorUnlessMissing(h.errorf("rmdir", name, err))
 		return
@@ -195,7 +217,7 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	r.removeContent(child, depth+1)
 	child.Close()
 	if r.errorCount == before {
-		r.addErrorUnlessMissing(h.errorf("rmdir", name, unlink(h, name, unix.AT_REMOVEDIR)))
+		r.addErrorUnlessMissing(h.errorf("rmdir", name, r.unlink(h, name, unix.AT_REMOVEDIR)))
 	}
 }
 
@@ -222,10 +244,11 @@ func (r *treeRemover) addErrorUnlessMissing(err error) {
 	}
 }
 
-// unlink removes a file or an empty directory, after unmounting the file systems that are mounted on it.
-func unlink(h *dirHandle, name string, flags int) error {
+// unlink removes a file or an empty directory, after unmounting the file systems that are mounted on it unless they are
+// kept.
+func (r *treeRemover) unlink(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
-	if errors.Is(err, unix.EBUSY) {
+	if errors.Is(err, unix.EBUSY) && !r.keepMounts {
 		if err := h.unmount(name); err != nil {
 			return err
 		}

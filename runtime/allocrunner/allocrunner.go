@@ -79,8 +79,7 @@ type HostResources struct {
 	Devices   hooks.DeviceReserver // reserves the devices of tasks
 	Users     hooks.UserPool       // user ids for tasks that name no user
 	Variables hooks.VariableReader // the variables of secret blocks
-	// Volume returns the host volume of a name, nil if there is none. It must not block.
-	Volume func(name string) *api.HostVolumeInfo
+	Volume    hooks.FindVolumeFunc // finds the host volumes of tasks
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls

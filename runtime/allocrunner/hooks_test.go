@@ -782,8 +782,17 @@ func TestPrestartErrors(t *testing.T) {
 
 // A task with mounts does not start without them, also if its driver has lost the capability.
 func TestMountsForADriverThatTakesNone(t *testing.T) {
+	for name, want := range map[string]string{
+		"files":           `task driver "fake" for "web" does not support mounts: hook "files" mounts /data, so detach the hook, or use another driver`,
+		hooks.VolumesName: `task driver "fake" for "web" does not support host volumes: remove its volume_mount blocks, or use another driver`,
+	} {
+		t.Run(name, func(t *testing.T) { testMountsForADriverThatTakesNone(t, name, want) })
+	}
+}
+
+func testMountsForADriverThatTakesNone(t *testing.T, name, want string) {
 	synctest.Test(t, func(t *testing.T) {
-		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
+		volumes := recordingTaskHook{&recordingHook{name: name, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes}))
@@ -798,7 +807,7 @@ func TestMountsForADriverThatTakesNone(t *testing.T) {
 		}
 		a.wait()
 		wantEqual(t, "starts", a.startCount("web"), 1)
-		if events := a.transcript(); !strings.Contains(events, `task driver "fake" for "web" does not support mounts: hook "volumes" mounts /data, so detach the hook, or use another driver`) {
+		if events := a.transcript(); !strings.Contains(events, want) {
 			t.Error(events)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -100,6 +101,8 @@ func eventPayload(e store.Event) map[string]any {
 			p["Timeout"], p["TimeoutReason"] = true, o.ClientDescription
 		}
 		return p
+	case *state.HostVolume:
+		return map[string]any{"Volume": o.Volume}
 	case *api.Variable:
 		return map[string]any{"Metadata": model.VariableMetadata(o), "Deleted": e.Deleted}
 	}

@@ -23,14 +23,17 @@ type Volumes struct {
 	BuiltinHook
 	mounts      []*api.VolumeMount
 	requests    func() []model.HostVolumeRequest
-	findVolume  func(name string) *api.HostVolumeInfo
+	findVolume  FindVolumeFunc
 	interpolate func(string) string
 }
 
-// NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes, findVolume a
-// host volume of this node, or nil if the node has no volume of that name. interpolate replaces the references in a text by
-// their values.
-func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume func(name string) *api.HostVolumeInfo, interpolate func(string) string) *Volumes {
+// FindVolumeFunc returns the host volume of a name, nil if there is none. It waits for a volume that a plugin creates again
+// after a start of the agent.
+type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo, error)
+
+// NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
+// replaces the references in a text by their values.
+func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *Volumes {
 	return &Volumes{mounts: mounts, requests: requests, findVolume: findVolume, interpolate: interpolate}
 }
 
@@ -39,7 +42,7 @@ func (*Volumes) Name() string { return VolumesName }
 
 // Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
 // change with the configuration of the agent.
-func (h *Volumes) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var r hook.TaskPrestartResponse
 	requests := make(map[string]model.HostVolumeRequest)
 	for _, v := range h.requests() {
@@ -50,7 +53,7 @@ func (h *Volumes) Prestart(context.Context, hook.TaskPrestartRequest) (hook.Task
 		if !found {
 			continue // an empty block; validation rejects other volumes that do not exist
 		}
-		mount, err := h.newMount(m, v)
+		mount, err := h.newMount(ctx, m, v)
 		if err != nil {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("host volume validation error: volume %q: %w", v.Label, err)
 		}
@@ -59,8 +62,11 @@ func (h *Volumes) Prestart(context.Context, hook.TaskPrestartRequest) (hook.Task
 	return r, nil
 }
 
-func (h *Volumes) newMount(m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
-	volume := h.findVolume(v.Source)
+func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
+	volume, err := h.findVolume(ctx, v.Source)
+	if err != nil {
+		return driver.Mount{}, err
+	}
 	if volume == nil {
 		return driver.Mount{}, fmt.Errorf("this node no longer has the host volume %q", v.Source)
 	}

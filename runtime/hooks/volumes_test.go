@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"context"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -45,7 +46,7 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewVolumes([]*api.VolumeMount{{}, c.mount}, func() []model.HostVolumeRequest { return []model.HostVolumeRequest{c.request} },
-				func(name string) *api.HostVolumeInfo { return volumes[name] }, func(s string) string { return strings.ReplaceAll(s, "$d", "/data") })
+				func(_ context.Context, name string) (*api.HostVolumeInfo, error) { return volumes[name], nil }, func(s string) string { return strings.ReplaceAll(s, "$d", "/data") })
 			got, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), `host volume validation error: volume "v": `) || !strings.Contains(err.Error(), c.err) {

@@ -213,7 +213,7 @@ func TestClusterRoutes(t *testing.T) {
 		{"volumes of another kind", "GET", "/v1/volumes?type=x", "", 404, "resource not found"},
 		{"claims", "GET", "/v1/volumes/claims", "", 200, "[]"},
 		{"a volume", "GET", "/v1/volume/csi/x", "", 404, "volume not found"},
-		{"a new volume", "PUT", "/v1/volume/host/create", "{}", 501, ""},
+		{"a new CSI volume", "PUT", "/v1/volume/csi/x/create", "{}", 501, "there are no CSI volumes here: use a host volume"},
 		{"plugins", "GET", "/v1/plugins?type=csi", "", 200, "[]"},
 		{"a plugin", "GET", "/v1/plugin/csi/x", "", 404, "plugin not found"},
 		{"garbage by another method", "POST", "/v1/system/gc", "", 405, "Invalid method"},

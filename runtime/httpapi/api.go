@@ -58,11 +58,20 @@ type Node interface {
 	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
 }
 
+// VolumeManager manages dynamic host volumes. volumes.Manager implements it.
+type VolumeManager interface {
+	Create(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	Register(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	Delete(ctx context.Context, namespace, id string, force bool) error
+	DeleteClaim(ctx context.Context, namespace, id string) error
+}
+
 // Config configures an API.
 type Config struct {
 	Store         *store.Store
 	Scheduler     *scheduler.Scheduler
 	Node          Node
+	Volumes       VolumeManager
 	JobParser     jobParser
 	NodeID        string
 	Region        string

@@ -32,7 +32,7 @@ func errorHandler(code int, text string) func(*request) (any, error) {
 
 var (
 	noClusterHandler      = errorHandler(http.StatusNotImplemented, "this agent is not part of a cluster")
-	noVolumesHandler      = errorHandler(http.StatusNotImplemented, "volumes cannot be made here")
+	noCSIHandler          = errorHandler(http.StatusNotImplemented, "there are no CSI volumes here: use a host volume")
 	noEnterpriseHandler   = errorHandler(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
 	nodePoolChangeHandler = errorHandler(http.StatusNotImplemented, "node pools cannot be changed: set the pool of the only node with node_pool in the client block of its configuration")
 	noACLHandler          = errorHandler(http.StatusBadRequest, "ACL support disabled")
@@ -47,15 +47,6 @@ type agentJoinReply struct {
 
 // anonymousToken is the token of all clients if ACLs are disabled.
 var anonymousToken = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
-
-// listVolumes returns an empty list for CSI and host volumes.
-func listVolumes(r *request) (any, error) {
-	switch r.query.Get("type") {
-	case "", "csi", "host":
-		return []any{}, nil
-	}
-	return nil, notFound("resource not found")
-}
 
 // schedulerTypes are the names of the schedulers that a job can use.
 var schedulerTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}

@@ -47,6 +47,7 @@ func (a *API) newRoutes() []route {
 	metrics := &metricsHandler{agent, c.Store, c.Node, &a.telemetry}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentConfig, c.Reload}
 	debug := &debugHandler{agent, c.Node, c.Log, c.Debug}
+	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
 
@@ -218,12 +219,16 @@ func (a *API) newRoutes() []route {
 		{"GET PUT POST", "/v1/recommendations", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
 		{"GET PUT POST", "/v1/recommendations/apply", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
 		{"GET PUT POST DELETE", "/v1/sentinel/{id...}", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse policies")},
-		{"GET", "/v1/volumes", listVolumes, noBodyRouteDoc[[]any]("list volumes: none", "type")},
-		{"GET", "/v1/volumes/claims", constantHandler([]any{}), noBodyRouteDoc[[]any]("list claims of volumes: none")},
-		{"DELETE", "/v1/volumes/claim/{id}", errorHandler(http.StatusNotFound, "claim not found"), noBodyRouteDoc[noContent]("remove a claim")},
-		{"GET PUT POST DELETE", "/v1/volumes/{id}", noVolumesHandler, noBodyRouteDoc[noContent]("refuse volumes of other machines")},
-		{"GET", "/v1/volume/{id...}", errorHandler(http.StatusNotFound, "volume not found"), noBodyRouteDoc[noContent]("read a volume")},
-		{"PUT POST DELETE", "/v1/volume/{id...}", noVolumesHandler, noBodyRouteDoc[noContent]("refuse volumes")},
+		{"GET", "/v1/volumes", volumes.list, readRouteDoc[[]api.HostVolumeStub]("list host volumes; there are no CSI volumes", pageParams, "type node_id node_pool")},
+		{"GET", "/v1/volumes/claims", volumes.claims, readRouteDoc[[]api.TaskGroupHostVolumeClaim]("list the claims of groups with sticky volumes", pageParams, "job_id task_group volume_name")},
+		{"DELETE", "/v1/volumes/claim/{id}", volumes.deleteClaim, noBodyRouteDoc[noContent]("remove a claim")},
+		{"GET PUT POST DELETE", "/v1/volumes/{id}", noCSIHandler, noBodyRouteDoc[noContent]("refuse CSI volumes")},
+		{"PUT POST", "/v1/volume/host/create", volumes.create, bodyRouteDoc[api.HostVolumeCreateRequest, api.HostVolumeCreateResponse]("create a host volume with its plugin, or change it")},
+		{"PUT POST", "/v1/volume/host/register", volumes.register, bodyRouteDoc[api.HostVolumeRegisterRequest, api.HostVolumeRegisterResponse]("register a directory as a host volume, or change it")},
+		{"GET", "/v1/volume/host/{id}", volumes.read, readRouteDoc[api.HostVolume]("read a host volume")},
+		{"DELETE", "/v1/volume/host/{id}", volumes.delete, noBodyRouteDoc[replyMeta]("delete a host volume", "force")},
+		{"GET", "/v1/volume/{id...}", errorHandler(http.StatusNotFound, "volume not found"), noBodyRouteDoc[noContent]("read a CSI volume: there is none")},
+		{"PUT POST DELETE", "/v1/volume/{id...}", noCSIHandler, noBodyRouteDoc[noContent]("refuse CSI volumes")},
 	}
 }
 

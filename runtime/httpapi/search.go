@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
 
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -61,7 +62,9 @@ var prefixContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.Recommendations: findNoCandidates,
 	contexts.ScalingPolicies: findNoCandidates,
 	contexts.Volumes:         findNoCandidates,
-	contexts.HostVolumes:     findNoCandidates,
+	contexts.HostVolumes: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.HostVolumes, func(v *state.HostVolume) (string, string) { return v.Volume.Namespace, v.Volume.ID })
+	},
 }
 
 // fuzzyContexts has the function of each context for a fuzzy search. An object without a name matches if

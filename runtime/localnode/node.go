@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
 // pluginLister is the part of the supervisor that a Node needs.
@@ -38,6 +39,9 @@ type Config struct {
 	Store    *store.Store
 	Plugins  pluginLister
 	Logger   hclog.Logger
+
+	// Volumes are the dynamic host volumes; nil if there are none.
+	Volumes *volumes.Manager
 
 	// BeforeRegister is called once, when the drivers are ready and before the node
 	// is stored, so that nothing is placed on it. OnRegistered is called once, when the
@@ -202,10 +206,10 @@ var errNodeUnchanged = errors.New("nothing has changed")
 // update stores the record of the node if it has changed.
 func (n *Node) update(ctx context.Context) error {
 	s := n.config.Store
-	volumes := n.checkHostVolumes()
+	hostVolumes := n.checkHostVolumes()
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
-		record := n.newNodeRecord(old, volumes)
+		record := n.newNodeRecord(old, hostVolumes)
 		// The event about damage of the store is stored even if the record has not changed.
 		if sameNodeRecord(record, old) && (n.stateDamageReported || len(s.Damage()) == 0) {
 			return errNodeUnchanged

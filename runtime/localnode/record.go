@@ -28,6 +28,11 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 			attributes["driver."+name] = "1"
 		}
 	}
+	if n.config.Volumes != nil {
+		for name, version := range n.config.Volumes.PluginVersions() {
+			attributes["plugins.host_volume."+name+".version"] = version
+		}
+	}
 	return attributes
 }
 

@@ -1,28 +1,51 @@
 package localnode
 
 import (
+	"context"
 	"maps"
 	"os"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
-// HostVolumes returns the host volumes by name, also those whose paths do not exist. The map must not be changed.
+// HostVolumes returns the host volumes by name, also those whose paths do not exist. A volume of the configuration hides a
+// dynamic one of the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
-	return n.currentSettings().HostVolumes
+	all := volumes.Ready(n.config.Store.Snapshot().Reader)
+	maps.Copy(all, n.currentSettings().HostVolumes)
+	return all
 }
 
-// HostVolume returns the host volume of a name, nil if there is none.
-func (n *Node) HostVolume(name string) *api.HostVolumeInfo { return n.HostVolumes()[name] }
+// HasConfiguredVolume reports whether the configuration has a host volume of a name.
+func (n *Node) HasConfiguredVolume(name string) bool {
+	return n.currentSettings().HostVolumes[name] != nil
+}
+
+// FindHostVolume implements hooks.FindVolumeFunc.
+func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
+	if v := n.currentSettings().HostVolumes[name]; v != nil || n.config.Volumes == nil {
+		return v, nil
+	}
+	return n.config.Volumes.Find(ctx, name)
+}
+
+// VolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does not
+// block.
+func (n *Node) VolumesChanged() {
+	n.config.OnNodeStored() // a change of the capabilities of a volume does not change the record
+	n.triggerUpdate()
+}
 
 // checkHostVolumes returns the host volumes whose paths exist. It logs the others, each once.
 func (n *Node) checkHostVolumes() map[string]*api.HostVolumeInfo {
-	configured := n.HostVolumes()
-	found := make(map[string]*api.HostVolumeInfo, len(configured))
+	all := n.HostVolumes()
+	found := make(map[string]*api.HostVolumeInfo, len(all))
 	errs := make(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		v := configured[name]
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		v := all[name]
 		if _, err := os.Stat(v.Path); err != nil {
 			errs[name] = err.Error()
 			if n.reportedVolumes[name] != errs[name] {

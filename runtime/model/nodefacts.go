@@ -1,12 +1,21 @@
 package model
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // NodeFacts are the properties of a node that a job can refer to. The maps are shared and
 // must not be changed; a changed node gets new maps.
 type NodeFacts struct {
 	ID, Name, Datacenter, Region, Class, Pool string
 	Attributes, Meta                          map[string]string
+}
+
+// NodeFactsOf returns the facts about a node for placement, which lack the region.
+func NodeFactsOf(n *api.Node) NodeFacts {
+	return NodeFacts{ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta}
 }
 
 // NodePropertyNames are the names of the properties that every node has.

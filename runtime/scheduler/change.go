@@ -232,6 +232,7 @@ func (c *txn) planEval(eval *api.Evaluation) PlanChanges {
 		Now:        c.now,
 
 		MemoryOversubscription: c.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
+		Volumes:                volumeStateOf(c.tx.Reader),
 	})
 }
 
@@ -264,6 +265,9 @@ func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	}
 	for _, a := range out.Place {
 		c.putAlloc(a)
+	}
+	for _, claim := range out.Claims {
+		c.tx.PutVolumeClaim(claim)
 	}
 	if planned {
 		c.tx.AddEvaluationEvent(&pending)

@@ -304,6 +304,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job, 
 		Now:        s.env.Now(),
 
 		MemoryOversubscription: state.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
+		Volumes:                volumeStateOf(state.Reader),
 	}), old, nil
 }
 

@@ -16,10 +16,7 @@ func NodeOf(n *api.Node) Node {
 		return Node{Ineligible: true}
 	}
 	node := Node{
-		NodeFacts: model.NodeFacts{
-			ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool,
-			Attributes: n.Attributes, Meta: n.Meta,
-		},
+		NodeFacts:   model.NodeFactsOf(n),
 		IP:          n.Attributes["unique.network.ip-address"],
 		Drivers:     make(map[string]bool, len(n.Drivers)),
 		HostVolumes: n.HostVolumes,

@@ -23,10 +23,12 @@ type NodeUsage struct {
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
 	portHolders                   holders[int]
 	deviceHolders                 holders[deviceInstance]
+	volumeWriters                 holders[volumeUse]
+	nodeFacts                     *model.NodeFacts // names the volumes of allocations
 	reservedPorts                 map[int]bool
 }
 
-// holders has the slots that hold each host port, or each instance of a device.
+// holders has the slots that hold each host port, each instance of a device, or each volume.
 type holders[K comparable] map[K][]*allocNameReservations
 
 type allocNameKey struct{ namespace, job, name string }
@@ -46,7 +48,8 @@ type allocReservation struct {
 	demand   resourceAmounts
 	ports    []int
 	devices  []deviceInstance
-	terminal bool // the allocation is terminal, and its runner has not ended
+	volumes  []volumeUse // host volumes that the allocation can write to
+	terminal bool        // the allocation is terminal, and its runner has not ended
 	started  bool
 
 	// The reservation of an allocation that has not started waits for the end of the allocation that it replaces, and
@@ -73,6 +76,8 @@ func NewNodeUsage(node Node) *NodeUsage {
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
 		portHolders:             holders[int]{},
 		deviceHolders:           holders[deviceInstance]{},
+		volumeWriters:           holders[volumeUse]{},
+		nodeFacts:               &node.NodeFacts,
 		reservedPorts:           make(map[int]bool, len(node.ReservedPorts)),
 	}
 	for _, port := range node.ReservedPorts {
@@ -101,6 +106,7 @@ func (r *NodeUsage) Clone() *NodeUsage {
 	}
 	c.portHolders = r.portHolders.clone(c.reservationsByAllocName)
 	c.deviceHolders = r.deviceHolders.clone(c.reservationsByAllocName)
+	c.volumeWriters = r.volumeWriters.clone(c.reservationsByAllocName)
 	return &c
 }
 
@@ -156,6 +162,7 @@ func (m holders[K]) find(key allocNameKey, item K, itemsOf func(*allocReservatio
 
 func portsOf(h *allocReservation) []int              { return h.ports }
 func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
+func volumesOf(h *allocReservation) []volumeUse      { return h.volumes }
 
 // Put adds or replaces an allocation that has not ended.
 func (r *NodeUsage) Put(a *api.Allocation) {
@@ -185,12 +192,14 @@ func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
 func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		h.demand = groupDemand(g, r.coreMHz)
+		h.volumes = writtenVolumes(g, a.Name, r.nodeFacts)
 	}
 	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) {
 		r.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
 		r.portHolders.add(s, h.ports)
 		r.deviceHolders.add(s, h.devices)
+		r.volumeWriters.add(s, h.volumes)
 	})
 }
 
@@ -222,6 +231,7 @@ func (r *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	s.reservations = slices.Delete(s.reservations, i, i+1)
 	r.portHolders.release(s, removed.ports, portsOf)
 	r.deviceHolders.release(s, removed.devices, devicesOf)
+	r.volumeWriters.release(s, removed.volumes, volumesOf)
 }
 
 // maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the

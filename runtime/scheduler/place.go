@@ -122,6 +122,7 @@ type allocPlacer struct {
 	evalID      string
 	nodeUsage   *NodeUsage
 	staticPorts map[int]bool
+	volumes     *VolumeState
 	// memoryOversubscription is set if tasks get the memory_max of their job.
 	memoryOversubscription bool
 
@@ -131,7 +132,7 @@ type allocPlacer struct {
 }
 
 func newAllocPlacer(job *api.Job, node Node, host Env, room *NodeUsage) *allocPlacer {
-	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job)}
+	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job), volumes: &VolumeState{}}
 }
 
 func (p *allocPlacer) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
@@ -156,7 +157,8 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 // placeAlloc creates an allocation and reserves its resources.
 func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
 	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
-	if err := errors.Join(checkDevices(g, p.node), p.checkVolumes(g, name)); err != nil {
+	claims, err := p.assignVolumes(g, name)
+	if err := errors.Join(checkDevices(g, p.node), err); err != nil {
 		return nil, err
 	}
 	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {
@@ -190,6 +192,10 @@ func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation
 		ModifyTime: now,
 	}
 	alloc.Resources, alloc.TaskResources = legacyResources(resources)
+	for _, c := range claims {
+		c.AllocID = alloc.ID
+	}
+	p.volumes.newClaims = append(p.volumes.newClaims, claims...)
 	p.nodeUsage.Put(alloc)
 	return alloc, nil
 }

@@ -36,6 +36,8 @@ type PlanInput struct {
 	Now       time.Time
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
+	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
+	Volumes *VolumeState
 }
 
 // PlanChanges are the result of Plan, to be written in one transaction. They share
@@ -49,6 +51,8 @@ type PlanChanges struct {
 	Deployments []*api.Deployment
 	// Evals has other evaluations: new ones, and ones that are cancelled.
 	Evals []*api.Evaluation
+	// Claims has new claims of volumes.
+	Claims []*api.TaskGroupHostVolumeClaim
 }
 
 // Plan returns the changes that bring the job to its desired state.
@@ -235,6 +239,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	if at == nil {
 		at = newAllocPlacer(job, p.Node, p.Env, p.NodeUsage)
 		at.evalID, at.now, at.memoryOversubscription = p.Eval.ID, p.Now, p.MemoryOversubscription
+		at.volumes = cmp.Or(p.Volumes, at.volumes)
 		p.placersByJob[job] = at
 	}
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {
@@ -323,6 +328,9 @@ func (p *planner) collectChanges() PlanChanges {
 		}
 	} else if p.Deployment != nil && p.Job != nil {
 		eval.DeploymentID = p.Deployment.ID
+	}
+	if p.Volumes != nil {
+		c.Claims = p.Volumes.newClaims
 	}
 	return c
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // volumeNode returns a node with static host volumes.
@@ -60,5 +63,143 @@ func TestPlaceVolumes(t *testing.T) {
 				t.Errorf("unmet constraints: %v", unmet)
 			}
 		})
+	}
+}
+
+// dynamicVolumes adds a dynamic volume "dyn" with the access modes to a node, and returns the state.
+func dynamicVolumes(node *Node, modes ...string) *VolumeState {
+	v := &api.HostVolume{ID: "id1", Name: "dyn", Namespace: "default", State: api.HostVolumeStateReady}
+	for _, mode := range modes {
+		v.RequestedCapabilities = append(v.RequestedCapabilities, &api.HostVolumeCapability{AccessMode: api.HostVolumeAccessMode(mode), AttachmentMode: "file-system"})
+	}
+	node.HostVolumes["dyn"] = &api.HostVolumeInfo{ID: "id1", Path: "/dyn"}
+	return &VolumeState{volumes: map[string]*state.HostVolume{"id1": {Volume: v}}}
+}
+
+func TestVolumeAccessModes(t *testing.T) {
+	const reader, writer, single, multi = model.SingleNodeReader, model.SingleNodeWriter, model.SingleNodeSingleWriter, model.SingleNodeMultiWriter
+	request := func(mode string, readOnly bool) api.VolumeRequest {
+		return api.VolumeRequest{Source: "dyn", AccessMode: mode, ReadOnly: readOnly}
+	}
+	for _, c := range []struct {
+		name          string
+		modes         []string
+		first, second api.VolumeRequest
+		want          string // part of the error of the second request; empty if both are placed
+	}{
+		{"writers", []string{writer}, request("", false), request(writer, false), ""},
+		{"many writers", []string{multi}, request(multi, false), request(multi, false), ""},
+		{"second single writer", []string{single}, request(single, false), request(single, false), `has a single writer, and allocation "j1.g[0]" of job "j1" can write to it`},
+		{"second single writer without a mode in the job", []string{single}, request("", false), request("", false), "has a single writer"},
+		{"reader beside a single writer", []string{single}, request(single, false), request(single, true), ""},
+		{"single writer beside readers", []string{single}, request(single, true), request(single, false), ""},
+		{"other writer beside a single writer", []string{single, multi}, request(single, false), request(multi, false), "has a single writer"},
+		{"single writer beside another writer", []string{single, multi}, request(multi, false), request(single, false), "has a single writer"},
+		{"mode that the volume lacks", []string{writer, reader}, request("", true), request(multi, false), `does not have the access mode and attachment mode of the request: it has single-node-writer with file-system, single-node-reader-only with file-system`},
+		{"writer of a volume for readers", []string{reader}, request("", true), request("", false), "it has single-node-reader-only with file-system"},
+		{"attachment mode", []string{writer}, request("", false), api.VolumeRequest{Source: "dyn", AttachmentMode: "block-device"}, "it has single-node-writer with file-system"},
+		{"single writer of a volume of the configuration", nil, api.VolumeRequest{Source: "data", AccessMode: single}, api.VolumeRequest{Source: "data"}, "has a single writer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := volumeNode()
+			volumes, usage, env := dynamicVolumes(&node, c.modes...), NewNodeUsage(node), testEnv()
+			place := func(id string, v api.VolumeRequest) (*api.Allocation, error) {
+				f := jobWithVolume(1, v)
+				f.job.ID = &id
+				p := newAllocPlacer(f.job, node, env, usage)
+				p.volumes = volumes
+				return p.placeAlloc(f.group, id+".g[0]")
+			}
+			first, err := place("j1", c.first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = place("j2", c.second)
+			if c.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("%v, want %q", err, c.want)
+			}
+			if m := placementMetric(err, first.Job, node); m.ConstraintFiltered["missing compatible host volumes"] != 1 {
+				t.Errorf("metric %+v", m)
+			}
+			if !strings.Contains(c.want, "single writer") {
+				return
+			}
+			// The replacement of the writer may write, and after its end another job.
+			stopped := *first
+			stopped.DesiredStatus, stopped.AllocModifyIndex = api.AllocDesiredStatusStop, 5
+			usage.Put(&stopped)
+			if _, err := place("j2", c.second); err == nil {
+				t.Error("the volume is free while the writer stops")
+			}
+			replacement, err := place("j1", c.first)
+			if err != nil {
+				t.Fatalf("replacement: %v", err)
+			}
+			usage.Remove(&stopped)
+			usage = usage.Clone()
+			if _, err := place("j2", c.second); err == nil {
+				t.Error("the volume is free while the replacement runs")
+			}
+			usage.Remove(replacement)
+			if _, err := place("j2", c.second); err != nil {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+}
+
+func TestVolumeOfAnotherNamespaceOrState(t *testing.T) {
+	for want, edit := range map[string]func(*state.HostVolume){
+		`the host volume "dyn" belongs to the namespace "other"`: func(v *state.HostVolume) { v.Volume.Namespace = "other" },
+		`the host volume "dyn" (id1) is not ready`:               func(v *state.HostVolume) { v.Volume.State = api.HostVolumeStateUnavailable },
+	} {
+		node := volumeNode()
+		volumes := dynamicVolumes(&node, model.SingleNodeWriter)
+		edit(volumes.volumes["id1"])
+		f := jobWithVolume(1, api.VolumeRequest{Source: "dyn"})
+		p := newAllocPlacer(f.job, node, testEnv(), NewNodeUsage(node))
+		p.volumes = volumes
+		if _, err := p.placeAlloc(f.group, "j.g[0]"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// A group with a sticky request claims the volume with its first allocation, and is not placed with another volume of the
+// same name.
+func TestStickyVolumes(t *testing.T) {
+	p := newPlanCase("service", func(f *jobFixture) {
+		f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host", Source: "dyn", Sticky: true}}
+	})
+	p.input.Node = volumeNode()
+	p.input.Volumes = dynamicVolumes(&p.input.Node, model.SingleNodeWriter)
+	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	out := Plan(p.input)
+	if len(out.Place) != 2 || len(out.Claims) != 1 {
+		t.Fatalf("%d allocations, claims %+v", len(out.Place), out.Claims)
+	}
+	claim := out.Claims[0]
+	if claim.ID == "" || claim.VolumeID != "id1" || claim.VolumeName != "dyn" || claim.AllocID != out.Place[0].ID || claim.JobID != *p.input.Job.ID || claim.TaskGroupName != "g" || claim.Namespace != "default" {
+		t.Errorf("claim %+v", claim)
+	}
+
+	p.input.Volumes.claims, p.input.Volumes.newClaims = out.Claims, nil
+	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	if again := Plan(p.input); len(again.Place) != 2 || len(again.Claims) != 0 {
+		t.Errorf("with the claim: %d allocations, claims %+v", len(again.Place), again.Claims)
+	}
+	other := *claim
+	other.VolumeID = "id0"
+	p.input.Volumes.claims = []*api.TaskGroupHostVolumeClaim{&other}
+	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	out = Plan(p.input)
+	if m := out.Eval.FailedTGAllocs["g"]; len(out.Place) != 0 || m == nil || m.ConstraintFiltered["missing compatible host volumes"] == 0 {
+		t.Errorf("with the claim of another volume: %d allocations, %+v", len(out.Place), m)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Table is the name of a table of objects, and of its bucket in the state file.
@@ -28,7 +30,12 @@ const (
 	ScalingEvents    Table = "scaling_events"
 	PeriodicLaunches Table = "periodic_launches"
 	SchedulerConfig  Table = "scheduler_config"
+	HostVolumes      Table = "host_volumes"
+	VolumeClaims     Table = "volume_claims"
 )
+
+// TopicHostVolume is the topic of events about dynamic host volumes.
+const TopicHostVolume api.Topic = "HostVolume"
 
 // ScalingPolicies has an index but no records: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
@@ -112,6 +119,13 @@ var tableDefs = []*tableDef{
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
 	defineTable(SchedulerConfig, func(*api.SchedulerConfiguration) string { return schedulerConfigKey }, nil,
 		newSetIndexesFunc(func(c *api.SchedulerConfiguration) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
+	defineTable(HostVolumes, func(v *state.HostVolume) string { return v.Volume.ID }, nil,
+		newSetIndexesFunc(func(v *state.HostVolume) (_, _ *uint64) { return &v.Volume.CreateIndex, &v.Volume.ModifyIndex }),
+		func(v *state.HostVolume) Event {
+			return Event{Topic: TopicHostVolume, Type: "HostVolumeRegistered", Key: v.Volume.ID, Namespace: v.Volume.Namespace, FilterKeys: []string{v.Volume.ID, v.Volume.Name, v.Volume.PluginID}}
+		}),
+	defineTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
+		newSetIndexesFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
 	defineLocalTable(taskLocalsTable),
 	defineLocalTable(taskStatesTable),
 	defineLocalTable(allocLocalsTable),

@@ -100,14 +100,19 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 	tx.put(tableDefsByTable[JobVersions], job)
 }
 
-// DeleteJob removes a job with its versions, their sources, its scaling events
-// and its launch time. Evaluations, allocations and deployments stay.
+// DeleteJob removes a job with its versions, their sources, its scaling events, its claims of
+// volumes and its launch time. Evaluations, allocations and deployments stay.
 func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
 	}
 	tx.delete(ScalingEvents, namespacedKey(namespace, id))
 	tx.delete(PeriodicLaunches, namespacedKey(namespace, id))
+	for _, c := range tx.VolumeClaims(nil) {
+		if c.Namespace == namespace && c.JobID == id {
+			tx.DeleteVolumeClaim(c.ID)
+		}
+	}
 	tx.delete(Jobs, namespacedKey(namespace, id))
 }
 
@@ -339,9 +344,10 @@ func sameScalingPolicies(before, after any) bool {
 // deletionEventTypes are the types of events for deleted objects, by table. The deletion of objects in other
 // tables causes no event.
 var deletionEventTypes = map[Table]string{
-	Jobs:      "JobDeregistered",
-	Services:  "ServiceDeregistration",
-	Variables: "VariableUpdated",
+	Jobs:        "JobDeregistered",
+	Services:    "ServiceDeregistration",
+	Variables:   "VariableUpdated",
+	HostVolumes: "HostVolumeDeleted",
 }
 
 // addEvent adds an event, and replaces an earlier one for the same object and operation.

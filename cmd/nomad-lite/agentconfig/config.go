@@ -124,6 +124,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		Limits:          limits,
 		EnvDenylist:     c.EnvDenylist,
 		EnvAllowlist:    c.EnvAllowlist,
+		HostVolumesDir:  c.HostVolumesDir,
 		GC:              c.GC,
 		SchedulerGC:     c.SchedulerGC,
 		OIDCIssuer:      c.OIDCIssuer,
@@ -133,7 +134,9 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		FindTaskProcess: TaskProcessFromState,
 		PluginCacheFile: pluginCacheFile(),
 		Version:         version.String(),
-		Logger:          logger,
+
+		HostVolumePluginDir: c.HostVolumePluginDir,
+		Logger:              logger,
 	}
 }
 

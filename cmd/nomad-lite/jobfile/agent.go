@@ -89,9 +89,7 @@ func (j *File) CheckAgentAnswer(s *cli.Streams, a *AgentAnswer, valid bool) (boo
 // NewSchedulerNode returns the properties of a node by which the scheduler places allocations. Its
 // drivers are not checked.
 func NewSchedulerNode(n *api.Node) scheduler.Node {
-	return scheduler.Node{NodeFacts: model.NodeFacts{
-		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
-	}, HostVolumes: n.HostVolumes}
+	return scheduler.Node{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
 // warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the

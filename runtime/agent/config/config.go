@@ -30,11 +30,12 @@ type Config struct {
 	LogJSON     bool
 	LogLocation bool // add the source location to each log line
 
-	PluginDir string
-	Plugins   []catalog.PluginBlock
-	Hooks     []hookplugin.Rule // in the order of the files
-	Artifact  map[string]any    // the client's artifact block; nil if there is none
-	Template  map[string]any    // the client's template block; nil if there is none
+	PluginDir           string
+	Plugins             []catalog.PluginBlock
+	Hooks               []hookplugin.Rule // in the order of the files
+	HostVolumePluginDir string            // directory of host volume plugins; empty means the default
+	Artifact            map[string]any    // the client's artifact block; nil if there is none
+	Template            map[string]any    // the client's template block; nil if there is none
 
 	BindAddr      string // default for addresses that are not set
 	HTTPAddr      string // listen address of the API
@@ -56,6 +57,7 @@ type Config struct {
 	DrainOnExit      *DrainOnExit // how tasks are stopped; nil: tasks continue when the agent shuts down
 
 	Node           localnode.Settings
+	HostVolumesDir string // directory in which plugins make dynamic host volumes; empty means the default
 	MaxKillTimeout time.Duration
 	DynamicUsers   DynamicUsers
 	EnvDenylist    []string // nil: Nomad's default

@@ -50,3 +50,14 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 	v.Path = filepath.Clean(v.Path)
 	return v, nil
 }
+
+func absolutePathSetting(field func(*Config) *string) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		path, err := i.parseString()
+		if err == nil && !filepath.IsAbs(path) {
+			err = fmt.Errorf("%q must be an absolute path", path)
+		}
+		*field(c) = path
+		return err
+	}}
+}

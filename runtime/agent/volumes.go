@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+
+	"github.com/nomad-lite/nomad-lite/runtime/volumes"
+)
+
+// newVolumes creates the manager of dynamic host volumes.
+func (a *Agent) newVolumes(nodeID string) *volumes.Manager {
+	pluginDir := a.config.HostVolumePluginDir
+	if dir := filepath.Join(a.dataDirectory.path, "host_volume_plugins"); pluginDir == "" {
+		if _, err := os.Stat(dir); err == nil {
+			pluginDir = dir
+		}
+	}
+	return volumes.New(volumes.Config{
+		Store:        a.store,
+		NodeID:       nodeID,
+		Dir:          cmp.Or(a.config.HostVolumesDir, filepath.Join(a.dataDirectory.path, "host_volumes")),
+		PluginDir:    pluginDir,
+		IsConfigured: func(name string) bool { return a.node.HasConfiguredVolume(name) },
+		OnChange:     func() { a.node.VolumesChanged() },
+		Logger:       a.logger,
+	})
+}

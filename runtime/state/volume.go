@@ -1,0 +1,23 @@
+package state
+
+import "github.com/hashicorp/nomad/api"
+
+// HostVolumeOperation is a call of a host volume plugin.
+type HostVolumeOperation string
+
+// The operations that change a volume.
+const (
+	HostVolumeCreate HostVolumeOperation = "create"
+	HostVolumeDelete HostVolumeOperation = "delete"
+)
+
+// HostVolume is the record of a dynamic host volume.
+type HostVolume struct {
+	Volume *api.HostVolume // if it names no plugin, the operator has made the directory, and deletes it
+	// Pending is the operation whose result is not stored yet, or that has failed. It is stored before the plugin is
+	// called, so that the next agent completes an operation during which this agent died.
+	Pending HostVolumeOperation
+}
+
+// Ready reports whether allocations can use the volume.
+func (v *HostVolume) Ready() bool { return v.Volume.State == api.HostVolumeStateReady }
