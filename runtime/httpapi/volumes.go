@@ -30,7 +30,7 @@ func (h *volumeHandler) list(r *request) (any, error) {
 		for _, v := range s.HostVolumes(ws, "") {
 			o := v.Volume
 			if volumeType == "host" && r.includesNamespace(o.Namespace) && strings.HasPrefix(o.NodeID, nodeID) && (pool == "" || pool == o.NodePool) &&
-				(strings.HasPrefix(o.ID, prefix) || strings.HasPrefix(o.Name, prefix)) {
+				(strings.HasPrefix(plainID(o.ID), plainID(prefix)) || strings.HasPrefix(o.Name, prefix)) {
 				found = append(found, o)
 			}
 		}
@@ -43,6 +43,9 @@ func (h *volumeHandler) list(r *request) (any, error) {
 		return stubs, s.TableIndex(ws, store.HostVolumes), err
 	})
 }
+
+// plainID returns an id, or a prefix, without hyphens.
+func plainID(id string) string { return strings.ReplaceAll(id, "-", "") }
 
 func (h *volumeHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {

@@ -66,7 +66,7 @@ func TestHostVolumesWithTheClient(t *testing.T) {
 		query   *api.QueryOptions
 		want    int
 	}{
-		{nil, nil, 1}, {nil, &api.QueryOptions{Namespace: "*"}, 2}, {nil, &api.QueryOptions{Prefix: "da"}, 1}, {nil, &api.QueryOptions{Prefix: v.ID[:4]}, 1},
+		{nil, nil, 1}, {nil, &api.QueryOptions{Namespace: "*"}, 2}, {nil, &api.QueryOptions{Prefix: "da"}, 1}, {nil, &api.QueryOptions{Prefix: v.ID[:4]}, 1}, {nil, &api.QueryOptions{Prefix: strings.ReplaceAll(v.ID, "-", "")}, 1},
 		{nil, &api.QueryOptions{Prefix: "x"}, 0}, {&api.HostVolumeListRequest{NodeID: v.NodeID[:8]}, nil, 1}, {&api.HostVolumeListRequest{NodeID: "x"}, nil, 0},
 		{&api.HostVolumeListRequest{NodePool: "gpu"}, nil, 0}, {nil, &api.QueryOptions{Filter: `Name == "data"`, Namespace: "*"}, 1},
 	} {

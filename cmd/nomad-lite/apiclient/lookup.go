@@ -196,6 +196,32 @@ var NodeLookup = ObjectLookup[*api.NodeListStub]{
 	},
 }
 
+// HostVolumeLookup looks up dynamic host volumes.
+var HostVolumeLookup = ObjectLookup[*api.HostVolumeStub]{
+	noun:         "host volume",
+	listPath:     "/v1/volumes?type=host",
+	id:           func(v *api.HostVolumeStub) string { return v.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State"},
+	row: func(v *api.HostVolumeStub) []any {
+		return []any{v.Name, v.Namespace, v.PluginID, output.TruncateID(v.NodeID), v.NodePool, v.State}
+	},
+	describe: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
+}
+
+// VolumeClaimLookup looks up the claims of groups with sticky volumes.
+var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
+	noun:         "claim",
+	listPath:     "/v1/volumes/claims",
+	id:           func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Namespace", "Job ID", "Volume ID", "Volume Name"},
+	row: func(c *api.TaskGroupHostVolumeClaim) []any {
+		return []any{c.Namespace, c.JobID, output.TruncateID(c.VolumeID), c.VolumeName}
+	},
+	describe: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
+}
+
 // FindOneByPrefix returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
 func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
 	var zero T

@@ -32,6 +32,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"operator debug", "node-class= pprof-interval= server-id= stale", "all that the agent knows is captured, once for a profile"},
 	{"operator debug", "log-file-export log-lookback=", "the log is captured while the command runs; the service manager has the earlier log"},
 	{"plugin status, volume status", "short", noIgnoredFlagWarning},
+	{"volume delete", "secret=", "secrets are for CSI volumes"},
 	{"plugin status", "type=", "all types of plugins are shown"},
 	{"ui", "authenticate", "there is no page to log in to"},
 	{"agent", "client server", noIgnoredFlagWarning},

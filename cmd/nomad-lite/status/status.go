@@ -27,6 +27,7 @@ var statusCommands = map[contexts.Context][]string{
 	contexts.Nodes:       {"node", "status"},
 	contexts.Namespaces:  {"namespace", "status"},
 	contexts.Volumes:     {"volume", "status"},
+	contexts.HostVolumes: {"volume", "status"},
 }
 
 // NewCommand returns the command "status".

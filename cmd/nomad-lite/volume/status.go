@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
-const statusHelp = `Show the volumes that allocations can mount: the host volumes of the nodes, and those
-that were made with CSI or host volume plugins.
-
-A nomad-lite node has the host volumes that its configuration names.`
+const statusHelp = `Show the volumes that allocations can mount: the host volumes of the configuration, and those
+that were created or registered. With VOLUME, the id of one of the latter or its beginning, show
+that volume and the allocations that use it.`
 
 type statusOptions struct {
 	client     apiclient.Flags
@@ -32,9 +32,10 @@ type statusOptions struct {
 
 // NewCommand returns the command "volume" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.NewGroupCommand("volume", "Look at volumes", newStatusCommand(s))
-	for _, name := range []string{"claim", "create", "delete", "deregister", "detach", "init", "register", "snapshot"} {
-		cmd.AddCommand(cli.NewUnsupportedCommand(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
+	cmd := cli.NewGroupCommand("volume", "Create and look at volumes",
+		newInitCommand(s), newCreateCommand(s), newRegisterCommand(s), newStatusCommand(s), newDeleteCommand(s), newClaimCommand(s))
+	for _, name := range []string{"deregister", "detach", "snapshot"} {
+		cmd.AddCommand(cli.NewUnsupportedCommand(name, "it is for CSI volumes, which need a cluster; 'nomad-lite volume delete' removes a host volume"))
 	}
 	return cmd
 }
@@ -42,13 +43,17 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
-		Use:   "status [flags]",
-		Short: "Show volumes",
-		Long:  statusHelp,
-		Args:  cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:               "status [flags] [VOLUME]",
+		Short:             "Show volumes",
+		Long:              statusHelp,
+		Args:              cli.RequireArgCount(0, 1, "the id of a volume, or nothing"),
+		ValidArgsFunction: apiclient.CompleteID(&o.client, &apiclient.HostVolumeLookup),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.volumeType != "" && o.volumeType != "host" && o.volumeType != "csi" {
 				return cli.UsageError(cmd, errors.New("-type takes host or csi"))
+			}
+			if len(args) > 0 {
+				return showVolume(cmd.Context(), o, args[0], s)
 			}
 			return showVolumes(cmd.Context(), o, s)
 		},
@@ -163,4 +168,40 @@ func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) bool {
 	}
 	p.TableOrMessage(configured, "No host volumes")
 	return len(dynamic.Rows) > 0
+}
+
+// showVolume shows one host volume.
+func showVolume(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, id)
+	if err != nil {
+		return err
+	}
+	v, _, err := c.HostVolumes().Get(found.ID, apiclient.QueryOptions(ctx, found.Namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read volume %q", found.ID), err)
+	}
+	return o.format.PrintValueOrPage(s, v, func(p *output.Page) {
+		p.Pairs(output.Pairs{
+			{"ID", v.ID}, {"Name", v.Name}, {"Namespace", v.Namespace}, {"Plugin ID", v.PluginID}, {"Node ID", v.NodeID}, {"Node Pool", v.NodePool},
+			{"Capacity", output.FormatBytes(uint64(max(v.CapacityBytes, 0)))}, {"State", output.StatusCell(string(v.State))}, {"Host Path", v.HostPath},
+		})
+		p.Section("Capabilities")
+		t := output.NewTable("Access Mode", "Attachment Mode")
+		for _, capability := range v.RequestedCapabilities {
+			if capability != nil {
+				t.Row(capability.AccessMode, capability.AttachmentMode)
+			}
+		}
+		p.Table(t)
+		if len(v.Parameters) > 0 && o.verbose {
+			p.Section("Parameters")
+			p.Pairs(output.SortedPairs(v.Parameters))
+		}
+		p.Section("Allocations")
+		tables.AllocationTable{Verbose: o.verbose, JobID: true}.Print(p, v.Allocations)
+	})
 }

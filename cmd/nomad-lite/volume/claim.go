@@ -1,0 +1,95 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const claimListHelp = `List the claims of groups with sticky volumes: the allocations of such a group are placed
+only with the volume that the first one had.`
+
+type claimListOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	request api.TaskGroupHostVolumeClaimsListRequest
+	verbose bool
+}
+
+func newClaimCommand(s *cli.Streams) *cobra.Command {
+	return cli.NewGroupCommand("claim", "Look at the claims of groups with sticky volumes", newClaimListCommand(s), newClaimDeleteCommand(s))
+}
+
+func newClaimListCommand(s *cli.Streams) *cobra.Command {
+	var o claimListOptions
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List claims",
+		Long:  claimListHelp,
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context(), s) },
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().StringVar(&o.request.JobID, "job", "", "only claims of the `job` with this id")
+	cmd.Flags().StringVar(&o.request.TaskGroup, "group", "", "only claims of the `group` with this name")
+	cmd.Flags().StringVar(&o.request.VolumeName, "volume-name", "", "only claims of the volume with this `name`")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func (o *claimListOptions) list(ctx context.Context, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	claims, _, err := c.TaskGroupHostVolumeClaims().List(&o.request, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("list claims", err)
+	}
+	return o.format.PrintValueOrPage(s, claims, func(p *output.Page) {
+		t := output.NewTable("ID", "Namespace", "Job ID", "Volume ID", "Volume Name")
+		for _, claim := range claims {
+			t.Row(output.ShortID(claim.ID, o.verbose), claim.Namespace, claim.JobID, output.ShortID(claim.VolumeID, o.verbose), claim.VolumeName)
+		}
+		p.TableOrMessage(t, "No task group host volume claims found")
+	})
+}
+
+const claimDeleteHelp = `Delete the claim of a group, so that its next allocation can use another volume.`
+
+func newClaimDeleteCommand(s *cli.Streams) *cobra.Command {
+	var client apiclient.Flags
+	cmd := &cobra.Command{
+		Use:               "delete [flags] CLAIM",
+		Short:             "Delete a claim",
+		Long:              claimDeleteHelp,
+		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a claim, or its beginning"),
+		ValidArgsFunction: apiclient.CompleteID(&client, &apiclient.VolumeClaimLookup),
+		RunE:              func(cmd *cobra.Command, args []string) error { return deleteClaim(cmd.Context(), &client, args[0], s) },
+	}
+	client.Register(cmd)
+	return cmd
+}
+
+func deleteClaim(ctx context.Context, client *apiclient.Flags, id string, s *cli.Streams) error {
+	c, err := client.Client()
+	if err != nil {
+		return err
+	}
+	claim, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.VolumeClaimLookup, id)
+	if err != nil {
+		return err
+	}
+	if _, err := c.TaskGroupHostVolumeClaims().Delete(claim.ID, apiclient.WriteOptions(ctx, claim.Namespace)); err != nil {
+		return apiclient.WrapError("delete claim", err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Task group host volume claim %s successfully deleted\n", claim.ID)
+	return err
+}

@@ -1,0 +1,61 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const deleteHelp = `Delete a volume and its data, with its plugin. The directory of a registered volume without
+a plugin is kept.
+
+A volume that an allocation uses is not deleted.`
+
+type deleteOptions struct {
+	client     apiclient.Flags
+	volumeType string
+	force      bool
+}
+
+func newDeleteCommand(s *cli.Streams) *cobra.Command {
+	var o deleteOptions
+	cmd := &cobra.Command{
+		Use:               "delete [flags] VOLUME",
+		Short:             "Delete a volume",
+		Long:              deleteHelp,
+		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a volume, or its beginning"),
+		ValidArgsFunction: apiclient.CompleteID(&o.client, &apiclient.HostVolumeLookup),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.volumeType != "host" {
+				return cli.UsageError(cmd, errors.New("-type takes host"))
+			}
+			return o.delete(cmd.Context(), args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.volumeType, "type", "host", "`kind` of the volume: host")
+	cmd.Flags().BoolVar(&o.force, "force", false, "forget the volume also if its plugin fails, and delete the claims of groups")
+	return cmd
+}
+
+func (o *deleteOptions) delete(ctx context.Context, id string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	v, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, id)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: v.ID, Force: o.force}, apiclient.WriteOptions(ctx, v.Namespace)); err != nil {
+		return apiclient.WrapError("delete volume", err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Successfully deleted volume %q!\n", v.ID)
+	return err
+}

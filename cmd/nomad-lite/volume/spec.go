@@ -1,0 +1,174 @@
+package volume
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/hashicorp/nomad/api"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// specification is the content of the file that describes a volume.
+type specification struct {
+	Type         string           `hcl:"type,optional"`
+	ID           string           `hcl:"id,optional"`
+	Name         string           `hcl:"name"`
+	Namespace    string           `hcl:"namespace,optional"`
+	PluginID     string           `hcl:"plugin_id,optional"`
+	NodePool     string           `hcl:"node_pool,optional"`
+	NodeID       string           `hcl:"node_id,optional"`
+	HostPath     string           `hcl:"host_path,optional"`
+	Capacity     cty.Value        `hcl:"capacity,optional"`
+	CapacityMin  cty.Value        `hcl:"capacity_min,optional"`
+	CapacityMax  cty.Value        `hcl:"capacity_max,optional"`
+	Capabilities []capabilitySpec `hcl:"capability,block"`
+	Constraints  []constraintSpec `hcl:"constraint,block"`
+	Parameters   []parameterSpec  `hcl:"parameters,block"`
+}
+
+type capabilitySpec struct {
+	AccessMode     string `hcl:"access_mode,optional"`
+	AttachmentMode string `hcl:"attachment_mode,optional"`
+}
+
+type constraintSpec struct {
+	Attribute string `hcl:"attribute,optional"`
+	Operator  string `hcl:"operator,optional"`
+	Value     string `hcl:"value,optional"`
+}
+
+type parameterSpec struct {
+	Body hcl.Body `hcl:",remain"`
+}
+
+// readSpecification reads a volume from a file, or from standard input if path is "-".
+func readSpecification(path string, s *cli.Streams) (*api.HostVolume, error) {
+	var text []byte
+	var err error
+	if path == "-" {
+		path = "stdin"
+		text, err = io.ReadAll(s.In)
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseSpecification(path, text)
+}
+
+// parseSpecification parses a volume in HCL, or in JSON if the text starts with a brace.
+func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
+	parser := hclparse.NewParser()
+	var file *hcl.File
+	var diags hcl.Diagnostics
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		file, diags = parser.ParseJSON(text, path)
+	} else {
+		// Constraints refer to the node as in ${attr.kernel.name}, which the agent resolves.
+		file, diags = parser.ParseHCL(bytes.ReplaceAll(text, []byte("${"), []byte("$${")), path)
+	}
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	var spec specification
+	if diags := gohcl.DecodeBody(file.Body, nil, &spec); diags.HasErrors() {
+		return nil, diags
+	}
+	return spec.volume(path)
+}
+
+func (spec *specification) volume(path string) (*api.HostVolume, error) {
+	switch spec.Type {
+	case "host":
+	case "csi":
+		return nil, fmt.Errorf(`%s: a CSI volume is not supported: storage plugins need a cluster. Write type = "host"`, path)
+	default:
+		return nil, fmt.Errorf(`%s: type is %q: write type = "host"`, path, spec.Type)
+	}
+	v := &api.HostVolume{
+		ID: spec.ID, Name: spec.Name, Namespace: spec.Namespace, PluginID: spec.PluginID, NodePool: spec.NodePool, NodeID: spec.NodeID, HostPath: spec.HostPath,
+	}
+	for _, c := range []struct {
+		name  string
+		value cty.Value
+		field *int64
+	}{
+		{"capacity", spec.Capacity, &v.CapacityBytes},
+		{"capacity_min", spec.CapacityMin, &v.RequestedCapacityMinBytes},
+		{"capacity_max", spec.CapacityMax, &v.RequestedCapacityMaxBytes},
+	} {
+		var err error
+		if *c.field, err = parseCapacity(c.value); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", path, c.name, err)
+		}
+	}
+	for _, c := range spec.Capabilities {
+		v.RequestedCapabilities = append(v.RequestedCapabilities, &api.HostVolumeCapability{
+			AccessMode: api.HostVolumeAccessMode(c.AccessMode), AttachmentMode: api.HostVolumeAttachmentMode(c.AttachmentMode),
+		})
+	}
+	for _, c := range spec.Constraints {
+		if c.Operator == "" {
+			c.Operator = "="
+		}
+		v.Constraints = append(v.Constraints, api.NewConstraint(c.Attribute, c.Operator, c.Value))
+	}
+	for _, p := range spec.Parameters {
+		attributes, diags := p.Body.JustAttributes()
+		if diags.HasErrors() {
+			return nil, diags
+		}
+		if v.Parameters == nil {
+			v.Parameters = make(map[string]string)
+		}
+		for name, attribute := range attributes {
+			var text string
+			if diags := gohcl.DecodeExpression(attribute.Expr, nil, &text); diags.HasErrors() {
+				return nil, diags
+			}
+			v.Parameters[name] = text
+		}
+	}
+	return v, nil
+}
+
+// unitBytes has the factors of the units of a capacity.
+var unitBytes = map[string]float64{
+	"": 1, "B": 1, "K": 1e3, "KB": 1e3, "M": 1e6, "MB": 1e6, "G": 1e9, "GB": 1e9, "T": 1e12, "TB": 1e12, "P": 1e15, "PB": 1e15,
+	"KI": 1 << 10, "KIB": 1 << 10, "MI": 1 << 20, "MIB": 1 << 20, "GI": 1 << 30, "GIB": 1 << 30, "TI": 1 << 40, "TIB": 1 << 40, "PI": 1 << 50, "PIB": 1 << 50,
+}
+
+// parseCapacity returns the bytes of a number, or of a text like "10GiB". A missing value is 0.
+func parseCapacity(value cty.Value) (int64, error) {
+	if value == cty.NilVal || value.IsNull() {
+		return 0, nil
+	}
+	text, err := convert.Convert(value, cty.String)
+	if err != nil {
+		return 0, err
+	}
+	errInvalid := fmt.Errorf("%q is not a capacity such as 1000000 or \"10GiB\"", text.AsString())
+	number := strings.TrimSpace(text.AsString())
+	end := strings.IndexFunc(number, func(c rune) bool { return (c < '0' || c > '9') && c != '.' })
+	if end < 0 {
+		end = len(number)
+	}
+	factor, known := unitBytes[strings.ToUpper(strings.TrimSpace(number[end:]))]
+	amount, err := strconv.ParseFloat(number[:end], 64)
+	if bytes := amount * factor; err == nil && known && bytes < math.MaxInt64 {
+		return int64(bytes), nil
+	}
+	return 0, errInvalid
+}

@@ -1,0 +1,136 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// withPlugin starts a Manager that has a shell script as the plugin "p".
+func withPlugin(t *testing.T, script string) *testManager {
+	t.Helper()
+	m := newTestManager(t)
+	m.config.PluginDir = t.TempDir()
+	text := "#!/bin/sh\nif [ $1 = fingerprint ]; then echo '{\"version\": \"1.0.0\"}'; exit; fi\n" + script
+	if err := os.WriteFile(filepath.Join(m.config.PluginDir, "p"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	return m
+}
+
+func TestPluginCallsAreLimited(t *testing.T) {
+	for _, c := range []struct{ name, script, want string }{
+		{"output", "head -c 100000 /dev/zero", "it has printed more than 65536 bytes"},
+		{"no JSON", "echo done", `is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`},
+		{"relative path", `echo '{"path": "x"}'`, "is not a volume like"},
+		{"path that does not exist", `echo '{"path": "/no/such/volume"}'`, "the volume that it has created: stat /no/such/volume"},
+		{"exit code", "head -c 10000 /dev/zero | tr '\\0' x >&2; exit 7", `exit status 7: "xxxxx`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := withPlugin(t, "if [ $1 = delete ]; then exit 0; fi\n"+c.script)
+			_, err := m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"})
+			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 5000 {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if list := m.config.Store.Snapshot().HostVolumes(nil, ""); len(list) != 0 {
+				t.Errorf("volumes %+v", list)
+			}
+		})
+	}
+}
+
+// A call that takes too long is killed with all its processes.
+func TestPluginIsKilledWithItsProcesses(t *testing.T) {
+	m := withPlugin(t, "sleep 1000 & echo $! >$DHV_PLUGIN_DIR/pid; wait")
+	p, err := m.plugin("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := p.create(ctx, request{}); err == nil || !strings.Contains(err.Error(), "it was killed because it has not exited in time") {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join(m.config.PluginDir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || strings.Contains(string(status), ") Z ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d of the plugin runs", pid)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// If the plugin can neither create nor delete a volume, the volume stays visible until it is deleted.
+func TestHalfCreatedVolumeStaysVisible(t *testing.T) {
+	m := withPlugin(t, "if [ -e $DHV_PLUGIN_DIR/ok ]; then exit 0; fi; exit 1")
+	if _, err := m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}); err == nil {
+		t.Fatal("created")
+	}
+	list := m.config.Store.Snapshot().HostVolumes(nil, "")
+	if len(list) != 1 || list[0].Volume.State != api.HostVolumeStateUnavailable || list[0].Pending != state.HostVolumeDelete {
+		t.Fatalf("volumes %+v", list)
+	}
+	m.nextAgent()
+	if m.stored(list[0].Volume.ID) == nil {
+		t.Fatal("the next agent has forgotten the volume")
+	}
+	if err := os.WriteFile(filepath.Join(m.config.PluginDir, "ok"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	if v := m.stored(list[0].Volume.ID); v != nil {
+		t.Errorf("volume %+v", v.Volume)
+	}
+}
+
+// A volume is forgotten with force although its plugin fails, or is missing.
+func TestForcedDeletion(t *testing.T) {
+	m := withPlugin(t, "if [ $1 = delete ]; then exit 1; fi; echo '{\"path\": \"'$DHV_PLUGIN_DIR'\"}'")
+	v := m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
+	if err := os.Remove(filepath.Join(m.config.PluginDir, "p")); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	if err := m.Delete(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), `this node has no host volume plugin "p"`) {
+		t.Errorf("deletion without the plugin: %v", err)
+	}
+	if err := m.Delete(t.Context(), "default", v.ID, true); err != nil || m.stored(v.ID) != nil {
+		t.Errorf("deletion with force: %v", err)
+	}
+}
+
+func TestUnsafePluginIsNotUsed(t *testing.T) {
+	m := withPlugin(t, "exit 0")
+	if m.PluginVersions()["p"] != "1.0.0" {
+		t.Fatalf("plugins %v", m.PluginVersions())
+	}
+	if err := os.Chmod(filepath.Join(m.config.PluginDir, "p"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	if versions := m.PluginVersions(); len(versions) != 1 || versions["mkdir"] == "" {
+		t.Errorf("plugins %v", versions)
+	}
+}
