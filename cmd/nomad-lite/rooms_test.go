@@ -32,9 +32,10 @@ var generatedPackages = map[string][]string{
 // the runtime share their rules. A leaf package imports no package of this module, except packages
 // below its own.
 var leafPackages = map[string][]string{
-	"plugins/confine": {"builtin"},
-	"plugins/idrange": {"builtin"},
-	"plugins/process": {"builtin"},
+	"plugins/confine":  {"builtin"},
+	"plugins/idrange":  {"builtin"},
+	"plugins/lookpath": {"builtin"},
+	"plugins/process":  {"builtin"},
 }
 
 // pluginContractPackages are the packages that all authors of plugins import. Builtins must not
