@@ -73,6 +73,19 @@ func (p ID) checkAlive() error {
 // Close closes the descriptor. A concurrent Wait returns an error.
 func (f *Pidfd) Close() { f.file.Close() }
 
+// Dup returns a duplicate of the pidfd, which the caller closes.
+func (f *Pidfd) Dup() (*os.File, error) {
+	dup := -1
+	err := f.withFD(func(fd int) (err error) {
+		dup, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("duplicate pidfd: %w", err)
+	}
+	return os.NewFile(uintptr(dup), "pidfd"), nil
+}
+
 // Signal sends a signal to the process. The error is os.ErrProcessDone if the process no
 // longer exists.
 func (f *Pidfd) Signal(sig unix.Signal) error { return f.sendSignal(sig, 0) }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // cgroupHierarchy describes the cgroups of this machine, as far as the plugin can use
@@ -125,6 +126,7 @@ type forkPlacement struct {
 	v1TasksFiles   []tasksFile // cgroups v1 that the forking thread enters
 	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
 	rlimits        map[string]Rlimit
+	beforeFork     func() error // called on the forking thread; nil if there is nothing to do
 }
 
 // tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
@@ -142,7 +144,7 @@ func newTasksFile(dir string, must bool) tasksFile {
 func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
-	pl := forkPlacement{netnsPath: p.netnsPath(), rlimits: p.rlimits}
+	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
@@ -195,11 +197,11 @@ func (p *Core) tasksFiles() (entries []tasksFile) {
 }
 
 // netnsPath returns the network namespace that the tasks of the group share, or "".
-func (p *Core) netnsPath() string {
-	if p.startRequest.NetworkIsolation == nil {
+func netnsPath(s *sdk.StartRequest) string {
+	if s.NetworkIsolation == nil {
 		return ""
 	}
-	return p.startRequest.NetworkIsolation.Path
+	return s.NetworkIsolation.Path
 }
 
 // configuredCgroupDir returns the directory of a cgroup that the user has named.
@@ -355,7 +357,7 @@ func (g *cgroup) readNumber(file string) (uint64, bool) {
 // its program runs. If fork succeeds and run fails, the child is killed, and the caller
 // must reap it.
 func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
-	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" && len(pl.rlimits) == 0 {
+	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" && len(pl.rlimits) == 0 && pl.beforeFork == nil {
 		return pl.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
@@ -424,6 +426,11 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 	if pl.netnsPath != "" {
 		if err := enterNetns(pl.netnsPath); err != nil {
 			return fmt.Errorf("enter the network of the task: %w", err)
+		}
+	}
+	if pl.beforeFork != nil {
+		if err := pl.beforeFork(); err != nil {
+			return err
 		}
 	}
 	return pl.forkIntoCgroup(sys, fork)

@@ -11,6 +11,7 @@
 // The cgroup limits the task to its resources. If a limit cannot be enforced,
 // the task runs without it, and the package emits a task event.
 //
-// The package isolates nothing: a process sees the machine as the plugin does.
+// The package isolates nothing: a process sees the machine as the plugin does. A
+// [Launcher] can start the process in other namespaces.
 // DESIGN.md describes how an exit status is kept when the plugin process exits.
 package process

@@ -61,6 +61,9 @@ func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 // exist exits with code 127, a command that is not executable with 126; its
 // Stderr has the reason.
 func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
+	if p.launcher != nil {
+		return p.execByLauncher(ctx, e)
+	}
 	if p.userLookupErr != nil {
 		return driver.ExitResult{}, p.userLookupErr
 	}
@@ -72,14 +75,11 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		Path:        path,
 		Args:        e.Command,
 		Dir:         p.dir,
-		Env:         envList(p.startRequest.Env),
+		Env:         p.execEnv(e),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	var streams execStreams
 	if e.TTY {
-		if _, ok := p.startRequest.Env["TERM"]; !ok {
-			cmd.Env = append(cmd.Env, "TERM=xterm") // TERM: programs need the type of their terminal
-		}
 		err = streams.openTerminal(cmd, e, p.cred)
 	} else {
 		err = streams.openPipes(cmd, e)
@@ -88,7 +88,63 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		streams.close()
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
-	err = p.execPlacement().run(cmd.SysProcAttr, func() (pid int, err error) {
+	if err := p.startExec(cmd, &streams, p.execPlacement()); err != nil {
+		return driver.ExitResult{}, p.execError(path, err)
+	}
+	return p.finishExec(ctx, cmd, e, &streams)
+}
+
+// execByLauncher is Exec for a task with a launcher.
+func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
+	launch, err := p.launchInTask(e)
+	if err != nil {
+		return driver.ExitResult{}, err
+	}
+	defer launch.Close()
+	cmd := &exec.Cmd{
+		Path:        launch.Path,
+		Args:        launch.Args,
+		Dir:         "/",
+		Env:         launch.Env,
+		ExtraFiles:  launch.Files,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	var streams execStreams
+	if e.TTY {
+		err = streams.useTerminal(cmd, e, launch.master, launch.slave)
+	} else {
+		err = streams.openPipes(cmd, e)
+	}
+	if err != nil {
+		streams.close()
+		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", e.Command[0], err)
+	}
+	place := p.execPlacement()
+	place.launchFromThread(launch.Launch, cmd.SysProcAttr)
+	if err := p.startExec(cmd, &streams, place); err != nil {
+		return driver.ExitResult{}, fmt.Errorf("start the stage: %w", err)
+	}
+	if err := waitLaunch(ctx, launch.Launch, cmd.Process.Pid); err != nil {
+		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		_ = cmd.Wait() // the stage has not executed the command
+		streams.close()
+		return cannotRunResult(e, err)
+	}
+	return p.finishExec(ctx, cmd, e, &streams)
+}
+
+// execEnv returns the environment of a command in the task.
+func (p *Process) execEnv(e driver.Exec) []string {
+	env := envList(p.startRequest.Env)
+	if _, ok := p.startRequest.Env["TERM"]; e.TTY && !ok {
+		env = append(env, "TERM=xterm") // TERM: programs need the type of their terminal
+	}
+	return env
+}
+
+// startExec starts a command. After an error, the streams are closed.
+func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlacement) error {
+	err := place.run(cmd.SysProcAttr, func() (pid int, err error) {
 		if err := cmd.Start(); err != nil {
 			return 0, err
 		}
@@ -104,13 +160,18 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		if errors.As(err, &errno) {
 			err = errno // only the errno, without the text that os/exec adds
 		}
-		return driver.ExitResult{}, p.execError(path, err)
+		return err
 	}
+	return nil
+}
+
+// finishExec connects a command that was started with its streams, and waits for it.
+func (p *Process) finishExec(ctx context.Context, cmd *exec.Cmd, e driver.Exec, streams *execStreams) (driver.ExitResult, error) {
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
 	streams.startCopies(e, resized)
-	err = waitIgnoringExitCode(cmd)
+	err := waitIgnoringExitCode(cmd)
 	// After the wait, the number of the process group may be reused, so the group
 	// is no longer killed. Processes that the command has left running are killed
 	// with the task.
@@ -118,7 +179,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	close(resized)
 	streams.waitOutput()
 	if err != nil {
-		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
+		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", e.Command[0], err)
 	}
 	return toExitResult(process.ParseWaitStatus(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
@@ -135,7 +196,7 @@ func waitIgnoringExitCode(cmd *exec.Cmd) error {
 // execPlacement returns the placement of a command in the task: the cgroups, the rlimits
 // and the network of the task's process.
 func (p *Process) execPlacement() forkPlacement {
-	pl := forkPlacement{netnsPath: p.netnsPath(), rlimits: p.rlimits}
+	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
 	switch {
 	case p.cgroup == nil:
 	case hostCgroupHierarchy().version == 2:
@@ -210,12 +271,15 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 	if err != nil {
 		return err
 	}
-	s.tty, s.childFiles = master, append(s.childFiles, slave)
 	if cred != nil {
-		if err := slave.Chown(int(cred.Uid), -1); err != nil {
-			return err
-		}
+		err = slave.Chown(int(cred.Uid), -1)
 	}
+	return errors.Join(err, s.useTerminal(cmd, e, master, slave))
+}
+
+// useTerminal connects a command with a terminal, and takes ownership of the files.
+func (s *execStreams) useTerminal(cmd *exec.Cmd, e driver.Exec, master, slave *os.File) error {
+	s.tty, s.childFiles = master, append(s.childFiles, slave)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true // Setctty: descriptor 0 becomes the controlling terminal
 	to := e.Stdout

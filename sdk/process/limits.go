@@ -117,12 +117,12 @@ func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 // the fork, because the forking thread is in the task's cgroup and holds Go's
 // fork lock: with few shares on a busy machine it would delay the starts of other
 // tasks.
-func (p *Core) applyCPUShares() {
-	if p.cgroup == nil || p.cgroup.setCPUShares == nil {
+func (g *cgroup) applyCPUShares() {
+	if g == nil || g.setCPUShares == nil {
 		return
 	}
-	p.cgroup.setCPUShares()
-	p.cgroup.setCPUShares = nil
+	g.setCPUShares()
+	g.setCPUShares = nil
 }
 
 func (g *cgroup) setLimitV2(s limitSetting) error {

@@ -74,6 +74,12 @@ type Command struct {
 	// killed.
 	CgroupV1 map[string]string
 	CgroupV2 string
+
+	// Launcher starts the program, and the commands that run in the task, in place of the plugin
+	// itself; nil means that the plugin executes them. With a Launcher, Path and Dir are looked up
+	// by its stage, Dir may be empty, the stage sets the user of the task, and ExtraFiles must be
+	// empty.
+	Launcher Launcher
 }
 
 // Process is a [Core] in whose environment other commands can run. It implements the
@@ -92,8 +98,9 @@ type Core struct {
 	dir          string
 	cred         *syscall.Credential
 	rlimits      map[string]Rlimit
-	cgroup       *cgroup // nil if the task has no cgroup
-	isChild      bool    // the process is a child of this plugin process, which reaps it
+	launcher     Launcher // nil if the plugin executes programs itself
+	cgroup       *cgroup  // nil if the task has no cgroup
+	isChild      bool     // the process is a child of this plugin process, which reaps it
 	logger       hclog.Logger
 	cpuSampler   cpuSampler
 
@@ -166,15 +173,10 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		startRequest: start,
 		dir:          c.Dir,
 		rlimits:      maps.Clone(c.Rlimits),
+		launcher:     c.Launcher,
 		isChild:      true,
 		logger:       start.Logger(),
 		waiting:      make(chan struct{}, 1),
-	}
-	if p.dir == "" {
-		p.dir = start.TaskDir()
-	}
-	if err := checkWorkDir(p.dir); err != nil {
-		return nil, err
 	}
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
@@ -191,15 +193,10 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if _, err := process.BootID(); err != nil {
 		return nil, sdk.Recoverable(err) // a process without a recorded boot ID could not be recovered
 	}
-	path, err := lookPath(start, c.Path)
+	path, err := p.resolveProgram(c)
 	if err != nil {
 		return nil, err
 	}
-	p.cred, err = credentialIfDifferent(start.User)
-	if err != nil {
-		return nil, err
-	}
-
 	files, err := openTaskStreams(ctx, start, c.Stdin)
 	if err != nil {
 		return nil, err
@@ -215,7 +212,7 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		err = p.killProcessesOfEarlierStart(ctx, earlier)
 	}
 	if err == nil {
-		err = p.spawn(path, c, files, place)
+		err = p.spawn(ctx, path, c, files, place)
 	}
 	if err != nil {
 		if p.cgroup != nil {
@@ -225,22 +222,72 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
-	p.applyCPUShares()
+	p.cgroup.applyCPUShares()
 	p.setOOMScore(c.OOMScoreAdj)
 	p.emitUnenforcedLimits()
 	return p, nil
 }
 
-// spawn starts the process. It retries after ETXTBSY, which is temporary: a concurrently
-// forked child of this process still has the program file open for writing.
-func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
+// resolveProgram finds the program, the working directory and the user of the task, unless a
+// stage does.
+func (p *Core) resolveProgram(c Command) (path string, err error) {
+	if p.launcher != nil {
+		if len(c.ExtraFiles) > 0 {
+			return "", errors.New("extra files are not possible with a launcher")
+		}
+		return c.Path, nil
+	}
+	if p.dir == "" {
+		p.dir = p.startRequest.TaskDir()
+	}
+	if err := checkWorkDir(p.dir); err != nil {
+		return "", err
+	}
+	if path, err = lookPath(p.startRequest, c.Path); err != nil {
+		return "", err
+	}
+	p.cred, err = credentialIfDifferent(p.startRequest.User)
+	return path, err
+}
+
+// spawn starts the process, by the launcher if there is one.
+func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement) error {
+	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   envList(p.startRequest.Env),
 		Files: append(files.fds(), extraFDs(c.ExtraFiles)...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
-	argv := append([]string{path}, c.Args...)
+	if p.launcher == nil {
+		err := p.fork(path, argv, attr, place)
+		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
+		return err
+	}
+	launch, err := p.launcher.Launch(newProgram(p.startRequest, p.dir, path, c.Args))
+	if err != nil {
+		return err
+	}
+	defer launch.Close()
+	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
+	place.launchFromThread(launch, attr.Sys)
+	if err := p.fork(launch.Path, launch.Args, attr, place); err != nil {
+		return fmt.Errorf("start the stage: %w", err)
+	}
+	if err := waitLaunch(ctx, launch, p.id.PID); err != nil {
+		unix.Kill(-p.id.PID, unix.SIGKILL)
+		unix.Wait4(p.id.PID, nil, 0, nil)
+		if p.fd != nil {
+			p.fd.Close()
+		}
+		return err
+	}
+	return nil
+}
+
+// fork starts the process. It retries after ETXTBSY, which is temporary: a concurrently
+// forked child of this process still has the program file open for writing.
+func (p *Core) fork(path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -249,7 +296,6 @@ func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlace
 			pid, err = syscall.ForkExec(path, argv, attr)
 			return pid, err
 		})
-		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if errors.Is(err, unix.ETXTBSY) && delay < 200*time.Millisecond {
 			time.Sleep(delay)
 			continue

@@ -25,10 +25,17 @@ var errExitStatusUnknown = errors.New("exit status unknown: the process ended wh
 // left running. An error that is marked by [sdk.Recoverable] does not mean that
 // the process has ended; processes may still be running.
 func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
+	return RecoverWithLauncher(ctx, start, s, nil)
+}
+
+// RecoverWithLauncher is [Recover] for a task that was started with a Command.Launcher. The
+// launcher starts the commands that run in the task later.
+func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, l Launcher) (*Process, error) {
 	p, err := RecoverCore(ctx, start, s)
 	if err != nil {
 		return nil, err
 	}
+	p.launcher = l
 	return &Process{p}, nil
 }
 

@@ -1,0 +1,134 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// Launcher starts programs through a stage: a program that prepares its own process, for example
+// its namespaces, and then becomes the task's program by execve(2). No process of the stage stays.
+// Its methods must be safe for concurrent use.
+type Launcher interface {
+	// Launch returns the stage for a program: for the task's program, and for each command that
+	// runs in the task.
+	Launch(Program) (*Launch, error)
+
+	// OpenTerminal opens a terminal for a command in the task that the pidfd refers to. The
+	// caller closes both files.
+	OpenTerminal(task *os.File) (master, slave *os.File, err error)
+}
+
+// Program is what a stage executes.
+type Program struct {
+	Path string   // as in Command.Path; the stage looks it up
+	Args []string // arguments, without the name of the program
+	Dir  string   // working directory as the task sees it; empty means the default of the Launcher
+	Env  []string // KEY=VALUE
+	User string   // as in the job; empty means the default of the Launcher
+
+	// Task is a pidfd of the task that the program joins, and nil for the task's own program.
+	// It is valid until Launch.Close.
+	Task *os.File
+}
+
+// Launch is a stage that can be started once.
+type Launch struct {
+	Path       string
+	Args       []string // arguments, with the name of the program
+	Env        []string
+	Files      []*os.File // entry i becomes file descriptor 3+i of the stage
+	CloneFlags uintptr    // namespaces that are made for the stage
+
+	// BeforeFork is called on the thread that forks the stage, which exits afterwards. It can
+	// change the attributes of that thread. It can be nil.
+	BeforeFork func() error
+
+	// Wait is called after the fork. It blocks until the stage has executed the program, or
+	// returns the reason why it did not; then the stage exits, or has exited. An error that is
+	// os.ErrNotExist or os.ErrPermission means that there is no such program, or that it cannot be
+	// executed.
+	Wait func() error
+
+	Close func() // Close releases the resources of the launch; it is called once
+}
+
+// newProgram returns what a launcher starts in the task of a request, with the user and the
+// environment of the task.
+func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
+	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
+}
+
+// waitLaunch waits until the stage has executed the program. If ctx ends first, the stage is killed.
+func waitLaunch(ctx context.Context, l *Launch, pid int) error {
+	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
+	err := l.Wait()
+	if !stop() && err != nil {
+		return sdk.Recoverable(fmt.Errorf("%w: %w", context.Cause(ctx), err))
+	}
+	return err
+}
+
+// launchFromThread changes a placement so that the stage is forked from a thread on which
+// BeforeFork was called.
+func (pl *forkPlacement) launchFromThread(l *Launch, sys *syscall.SysProcAttr) {
+	sys.Cloneflags |= l.CloneFlags
+	pl.beforeFork = l.BeforeFork
+}
+
+// execLaunch is the stage for a command in the task.
+type execLaunch struct {
+	*Launch
+	task          *os.File // pidfd of the task
+	master, slave *os.File // terminal of the command; nil without one
+}
+
+// Close releases the resources, except the terminal.
+func (l *execLaunch) Close() {
+	if l.Launch != nil {
+		l.Launch.Close()
+	}
+	l.task.Close()
+}
+
+// launchInTask returns the stage for a command that runs in the task. The caller closes it, and
+// the terminal.
+func (p *Process) launchInTask(e driver.Exec) (*execLaunch, error) {
+	fd, err := openPidfd(p.id)
+	if err == nil && fd == nil {
+		err = errors.New("this kernel has no pidfds, which commands in the task need")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", p.id.PID, err)
+	}
+	defer fd.Close()
+	l := &execLaunch{}
+	if l.task, err = fd.Dup(); err != nil {
+		return nil, err
+	}
+	if e.TTY {
+		l.master, l.slave, err = p.launcher.OpenTerminal(l.task)
+	}
+	if err == nil {
+		program := newProgram(p.startRequest, p.dir, e.Command[0], e.Command[1:])
+		program.Env, program.Task = p.execEnv(e), l.task
+		l.Launch, err = p.launcher.Launch(program)
+	}
+	if err != nil {
+		l.Close()
+		for _, f := range []*os.File{l.master, l.slave} {
+			if f != nil {
+				f.Close()
+			}
+		}
+		return nil, err
+	}
+	return l, nil
+}
