@@ -481,6 +481,9 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
 		},
 	}
+	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot && os.Geteuid() == 0 {
+		buildChroot(t, config)
+	}
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
