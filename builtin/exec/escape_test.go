@@ -1,0 +1,266 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// escape is an attempt of a task to leave its isolation. The script exits with 0 if it has succeeded.
+type escape struct {
+	name, script string
+	user         string // user of both tasks; empty means root
+	config       map[string]any
+	network      *driver.NetworkIsolation
+	memoryMB     int64 // memory limit of the isolated task; 0 means none
+	pids         int64 // limit of the isolated task
+	controlFails bool  // the attempt does not succeed in raw_exec either, because the machine has no such thing
+}
+
+// escapes are attempts that must fail in exec, and succeed in raw_exec. The variables are set by
+// TestEscapes. Most are made by root, which an operator must allow: root has the capabilities that
+// the driver gives by default, and nobody has fewer.
+var escapes = []escape{
+	{name: "read a file of the machine", script: `cat $CANARY`},
+	{name: "read a file of the machine through the root directory of pid 1", script: `cat /proc/1/root$CANARY`},
+	{name: "read the secrets of another task", script: `cat $OTHER_SECRET`, user: "nobody"},
+	{name: "read the private directory of the task", script: `cat $PRIVATE`},
+	{name: "leave the root directory by chroot", script: `perl -e 'mkdir "$ENV{NOMAD_TASK_DIR}/x"; chroot "$ENV{NOMAD_TASK_DIR}/x" or exit 2; chdir ".." for 1..50; chroot "."; exit(-e $ENV{CANARY} ? 0 : 1)'`},
+	{name: "see a process of the machine", script: `test -e /proc/$HOST_PID/stat`},
+	{name: "signal a process of the machine", script: `kill -0 $HOST_PID`},
+	{name: "read the memory of a process of the machine", script: `head -c 1 /proc/$HOST_PID/environ`},
+	{name: "write a setting of the kernel", script: `read -r v </proc/sys/kernel/core_pattern && echo "$v" >/proc/sys/kernel/core_pattern`},
+	{name: "open the trigger of the kernel", script: `: >>/proc/sysrq-trigger`, controlFails: true},
+	{name: "write to /sys", script: `: >>/sys/kernel/mm/transparent_hugepage/enabled`},
+	{name: "remount /sys", script: `mount -o remount,rw,bind /sys`, user: "root"},
+	{name: "read the messages of the kernel", script: `dmesg >/dev/null`},
+	{name: "make a device and open it", script: `mknod $NOMAD_TASK_DIR/kmsg c 1 11 && : <$NOMAD_TASK_DIR/kmsg`},
+	{name: "make a device in /dev", script: `mknod /dev/nomad-lite-test c 1 11 && rm /dev/nomad-lite-test`},
+	{name: "mount a file system", script: `mkdir $NOMAD_TASK_DIR/m && mount -t tmpfs tmpfs $NOMAD_TASK_DIR/m && umount $NOMAD_TASK_DIR/m`},
+	{name: "make a mount namespace", script: `unshare --mount true`},
+	{name: "make a user namespace", script: `unshare --user true`, user: "nobody"},
+	{name: "trace another program", script: `nsenter --target $HOST_PID --mount true`},
+	{name: "become root by a setuid program", script: `test "$($NOMAD_TASK_DIR/id -u)" = 0`, user: "nobody"},
+	{name: "change the clock", script: `date -s "$(date)"`},
+	{name: "read the shadow passwords", script: `head -c 1 /etc/shadow`, user: "nobody", controlFails: true},
+	{name: "write a program of the machine", script: `: >>/usr/bin/env`},
+	{name: "start more processes than allowed", script: `i=0; while [ $i -lt 60 ]; do sleep 2 & i=$((i+1)); done; exit 0`, pids: 20},
+	{name: "use more memory than allowed", script: `head -c 200000000 /dev/zero | tail | wc -c >/dev/null; test ${PIPESTATUS[1]} = 0`, memoryMB: 20},
+	{name: "reach the machine without a network", script: `exec 3<>/dev/tcp/127.0.0.1/$PORT`, network: &driver.NetworkIsolation{Mode: driver.NetworkNone}},
+	{name: "see the interfaces of the machine", script: `test $(wc -l </proc/net/dev) -gt 3`, network: &driver.NetworkIsolation{Mode: driver.NetworkNone}, controlFails: true},
+	{name: "see the terminals of the machine", script: `exec 3<>$TERMINAL`},
+	{name: "see the message queues of the machine", script: `ipcs -q | grep -q $QUEUE`},
+	{name: "inherit a descriptor", script: `for fd in /proc/$$/fd/*; do case ${fd##*/} in 0|1|2|255) ;; *) test -e $fd && exit 0;; esac; done; exit 1`, controlFails: true},
+}
+
+func TestEscapes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("isolation needs root")
+	}
+	env := newEscapeEnv(t)
+	for _, e := range escapes {
+		t.Run(e.name, func(t *testing.T) {
+			isolated := runEscape(t, e, env, true, func(s *sdk.StartRequest) (sdk.Task, error) {
+				return (&Driver{config: pluginConfig{PidsLimit: e.pids}}).Start(t.Context(), s)
+			})
+			if isolated == 0 {
+				t.Error("the task has left its isolation")
+			}
+			if e.controlFails {
+				return
+			}
+			e.network, e.memoryMB = nil, 0
+			control := runEscape(t, e, env, false, func(s *sdk.StartRequest) (sdk.Task, error) {
+				return process.Start(t.Context(), s, process.Command{Path: "/bin/bash", Args: evalScript})
+			})
+			if control != 0 {
+				t.Errorf("the attempt fails without isolation, too, with code %d: it proves nothing", control)
+			}
+		})
+	}
+}
+
+// newEscapeEnv makes the things of the machine that tasks try to reach, and returns variables with
+// their names.
+func newEscapeEnv(t *testing.T) map[string]string {
+	dir := t.TempDir()
+	openParents(t, dir)
+	secret := filepath.Join(dir, "other/secrets")
+	if err := os.MkdirAll(secret, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "canary"), filepath.Join(secret, "token")} {
+		if err := os.WriteFile(path, []byte("secret"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	queue, _, errno := unix.Syscall(unix.SYS_MSGGET, unix.IPC_PRIVATE, 0o666, 0)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	t.Cleanup(func() { unix.Syscall(unix.SYS_MSGCTL, queue, 0, 0) }) // 0 is IPC_RMID
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{
+		"CANARY": filepath.Join(dir, "canary"), "OTHER_SECRET": filepath.Join(secret, "token"),
+		"HOST_PID": strconv.Itoa(os.Getpid()), "PORT": strconv.Itoa(listener.Addr().(*net.TCPAddr).Port),
+		"TERMINAL": fmt.Sprintf("/dev/pts/%d", number), "QUEUE": strconv.Itoa(int(queue)),
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+}
+
+// evalScript are arguments of a shell that runs the script in the variable SCRIPT.
+var evalScript = []string{"-c", `eval "$SCRIPT"`}
+
+// runEscape runs the script in a task, and returns its exit code.
+func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start func(*sdk.StartRequest) (sdk.Task, error)) int {
+	t.Helper()
+	s := newStartRequest(t, map[string]any{"command": "/bin/bash", "args": []any{evalScript[0], evalScript[1]}}, e.config)
+	s.User = e.user
+	if s.User == "" {
+		s.User = "root"
+	}
+	s.Env = map[string]string{"NOMAD_TASK_DIR": "/local", "PRIVATE": "/private/token"}
+	if !inside {
+		s.Env = map[string]string{"NOMAD_TASK_DIR": s.TaskDir() + "/local", "PRIVATE": s.TaskDir() + "/private/token"}
+	}
+	s.Env["SCRIPT"] = e.script
+	maps.Copy(s.Env, env)
+	s.NetworkIsolation = e.network
+	s.Resources = &driver.Resources{Linux: driver.LinuxResources{CPUShares: 1000, MemoryLimitBytes: e.memoryMB << 20}}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	task, err := start(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := task.Wait(ctx)
+	if err != nil {
+		t.Error(err)
+		if err := task.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+		result, err = task.Wait(t.Context())
+	}
+	if err := task.(sdk.Destroyer).Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return result.ExitCode
+}
+
+// newStartRequest makes the directories of a task, with the files of the machine, as the agent does.
+func newStartRequest(t testing.TB, bodies ...map[string]any) *sdk.StartRequest {
+	t.Helper()
+	body := map[string]any{}
+	for _, b := range bodies {
+		maps.Copy(body, b)
+	}
+	value, diags := block.Decode(taskSchema, body, nil)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	config, err := block.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := fmt.Sprintf("exec-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+	dir := filepath.Join(t.TempDir(), id)
+	root := filepath.Join(dir, "task")
+	for _, sub := range []string{"alloc/data", "alloc/logs", "task/local", "task/tmp", "task/secrets", "task/private", "task/alloc"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, sub), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openParents(t, dir)
+	if err := os.WriteFile(filepath.Join(root, "private/token"), []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("/usr/bin/id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setuid := filepath.Join(root, "local/id")
+	if err := os.WriteFile(setuid, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(setuid, 0o755|os.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
+		if target, err := os.Readlink("/" + name); err == nil {
+			if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range []string{"usr", "etc"} {
+		bindReadOnly(t, "/"+name, filepath.Join(root, name))
+	}
+	return &sdk.StartRequest{TaskConfig: driver.TaskConfig{Name: "task", AllocID: id, AllocDir: dir, DriverConfig: config}}
+}
+
+// openParents lets every user pass through the directories of the test.
+func openParents(t testing.TB, dir string) {
+	t.Helper()
+	for ; dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bindReadOnly mounts a directory of the machine until the test ends. It is read-only before it has a
+// path, so that no removal deletes files of the machine.
+func bindReadOnly(t testing.TB, source, target string) {
+	t.Helper()
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(tree)
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package exec
+
+import (
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestMain(m *testing.M) {
+	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
+}
+
+func testPlugin() sdktest.Plugin {
+	return sdktest.Plugin{
+		Path:   os.Args[0],
+		Config: map[string]any{"no_pivot_root": isInitramfs()},
+		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
+			return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
+		}},
+	}
+}
+
+// isInitramfs reports whether the root file system is an initramfs, as in the virtual machine of the
+// system tests. pivot_root(2) is not possible there.
+func isInitramfs() bool {
+	const ramfsMagic = 0x858458f6
+	var fs unix.Statfs_t
+	return unix.Statfs("/", &fs) == nil && (fs.Type == ramfsMagic || fs.Type == unix.TMPFS_MAGIC)
+}
+
+func TestContract(t *testing.T) { sdktest.Driver(t, testPlugin()) }
+
+func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
+
+// runScript runs a script in a task, and returns what it has written.
+func runScript(t *testing.T, d *Driver, config map[string]any, change func(*sdk.StartRequest), script string) string {
+	t.Helper()
+	body := map[string]any{"command": "/bin/bash", "args": []any{evalScript[0], evalScript[1]}}
+	s := newStartRequest(t, body, config)
+	bindShared(t, s)
+	s.Env = map[string]string{"SCRIPT": "exec >/alloc/data/out 2>&1\n" + script, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+	if change != nil {
+		change(s)
+	}
+	task, err := d.Start(t.Context(), s)
+	if err != nil {
+		return err.Error()
+	}
+	if _, err := task.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := task.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	out, err := os.ReadFile(filepath.Join(s.AllocDir, "alloc/data/out"))
+	if err != nil {
+		t.Error(err)
+	}
+	return string(out)
+}
+
+// bindShared mounts the shared directory of the allocation into the root directory of the task.
+func bindShared(t *testing.T, s *sdk.StartRequest) {
+	t.Helper()
+	target := filepath.Join(s.TaskDir(), "alloc")
+	if err := unix.Mount(filepath.Join(s.AllocDir, "alloc"), target, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTaskOptions(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("isolation needs root")
+	}
+	volume := t.TempDir()
+	openParents(t, volume)
+	if err := os.WriteFile(filepath.Join(volume, "file"), []byte("of the volume\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	all := &Driver{config: pluginConfig{AllowCaps: []string{"all"}}}
+	for _, test := range []struct {
+		name   string
+		driver *Driver
+		config map[string]any
+		change func(*sdk.StartRequest)
+		script string
+		want   string
+	}{
+		{"the default user", nil, nil, nil, "id -un", "nobody\n"},
+		{"a dynamic user", nil, nil, func(s *sdk.StartRequest) { s.User = "nomad-81234" }, "id -u; id -g", "81234\n81234\n"},
+		{"the default directory", nil, nil, nil, "pwd", "/\n"},
+		{"another directory", nil, map[string]any{"work_dir": "/local"}, nil, "pwd", "/local\n"},
+		{"a directory that does not exist", nil, map[string]any{"work_dir": "/nowhere"}, nil, "", "work_dir: chdir /nowhere: no such file or directory"},
+		{"a relative directory", nil, map[string]any{"work_dir": "local"}, nil, "", `work_dir "local" is not an absolute path in the root directory of the task`},
+		{"an unknown mode", nil, map[string]any{"pid_mode": "shared"}, nil, "", `pid_mode is "shared"; it must be "private" or "host"`},
+		{"the processes of the machine", nil, map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the default mode of the operator", &Driver{config: pluginConfig{PIDMode: modeHost}}, nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the task is process 1", nil, nil, nil, "echo $$", "1\n"},
+		{"a capability of another user", all, map[string]any{"cap_add": []any{"net_raw"}, "cap_drop": []any{"all"}}, nil, "sed -n 's/^Cap[EPA]...*:.//p' /proc/self/status", "0000000000002000\n0000000000002000\n0000000000002000\n"},
+		{"the capabilities of root", nil, map[string]any{"cap_drop": []any{"all"}, "cap_add": []any{"kill"}}, func(s *sdk.StartRequest) { s.User = "root" }, "sed -n 's/^CapEff:.//p' /proc/self/status", "0000000000000020\n"},
+		{"a denied user", &Driver{config: deniedNobody(t)}, nil, nil, "", "running as uid 65534 is denied by denied_host_uids of the driver"},
+		{"a volume", nil, nil, withMount(driver.Mount{TaskPath: "/data/v", HostPath: volume}), "cat /data/v/file", "of the volume\n"},
+		{"a volume below a link of the task", nil, nil, func(s *sdk.StartRequest) {
+			withMount(driver.Mount{TaskPath: "/local/v", HostPath: volume})(s)
+			if err := os.Symlink("/etc", filepath.Join(s.TaskDir(), "local/v")); err != nil {
+				t.Error(err)
+			}
+		}, "cat /etc/file", "of the volume\n"},
+		{"a read-only volume", nil, nil, withMount(driver.Mount{TaskPath: "/v", HostPath: volume, Readonly: true}), "touch /v/x", "touch: cannot touch '/v/x': Read-only file system\n"},
+		{"a file as volume", nil, nil, withMount(driver.Mount{TaskPath: "/local/file", HostPath: filepath.Join(volume, "file")}), "cat /local/file", "of the volume\n"},
+		{"a device for reading", nil, nil, withDevice("r"), "head -c 1 /dev/x/zero | wc -c; (: >/dev/x/zero) 2>&1 | grep -o 'Permission denied'", "1\nPermission denied\n"},
+		{"a device outside of /dev", nil, nil, func(s *sdk.StartRequest) {
+			s.Devices = []driver.Device{{TaskPath: "/zero", HostPath: "/dev/zero"}}
+		}, "", "device /dev/zero: its path for the task, /zero, is not below /dev"},
+		{"DNS of the group", nil, nil, func(s *sdk.StartRequest) {
+			s.DNS = &driver.DNSConfig{Servers: []string{"192.0.2.1"}, Searches: []string{"a", "b"}, Options: []string{"ndots:2"}}
+		}, "cat /etc/resolv.conf", "nameserver 192.0.2.1\nsearch a b\noptions ndots:2\n"},
+		{"no root directory by pivot_root", &Driver{config: pluginConfig{NoPivotRoot: true}}, nil, nil, "test -e /var || id -un", "nobody\n"},
+		{"no filter", &Driver{config: pluginConfig{Seccomp: new(bool)}}, nil, nil, "sed -n 's/^Seccomp:.//p' /proc/self/status", "0\n"},
+		{"a loopback interface without a network", nil, nil, func(s *sdk.StartRequest) {
+			s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkNone}
+		}, "ls /sys/class/net; cat /sys/class/net/lo/flags", "lo\n0x9\n"},
+		{"shared memory of its own", nil, nil, nil, "ls /dev/shm; echo x >/dev/shm/x && cat /dev/shm/x", "x\n"},
+		{"standard devices", nil, nil, nil, "echo $(ls /dev)", "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := test.driver
+			if d == nil {
+				d = &Driver{}
+			}
+			if got := runScript(t, d, test.config, test.change, test.script); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func deniedNobody(t *testing.T) pluginConfig {
+	c := pluginConfig{DeniedUIDs: "60000-65535"}
+	if err := c.validate(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func withMount(m driver.Mount) func(*sdk.StartRequest) {
+	return func(s *sdk.StartRequest) { s.Mounts = []driver.Mount{m} }
+}
+
+func withDevice(permissions string) func(*sdk.StartRequest) {
+	return func(s *sdk.StartRequest) {
+		s.Devices = []driver.Device{{TaskPath: "/dev/x/zero", HostPath: "/dev/zero", Permissions: permissions}}
+	}
+}
+
+// A task that joins a network namespace by its path has the interfaces of that namespace.
+func TestJoinsNetworkOfGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("isolation needs root")
+	}
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := osexec.Command("unshare", "--net="+path, "ip", "link", "set", "lo", "up").CombinedOutput()
+	if err != nil {
+		t.Fatalf("make a network namespace: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	got := runScript(t, &Driver{}, nil, func(s *sdk.StartRequest) {
+		s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}
+	}, "ls /sys/class/net; cat /sys/class/net/lo/flags")
+	if want := "lo\n0x9\n"; got != want {
+		t.Errorf("the interfaces are %q, want %q", got, want)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for want, c := range map[string]pluginConfig{
+		`default_pid_mode is "all"; it must be "private" or "host"`: {PIDMode: "all"},
+		`default_ipc_mode is "all"; it must be "private" or "host"`: {IPCMode: "all"},
+		`pids_limit is -1; it cannot be negative`:                   {PidsLimit: -1},
+	} {
+		if err := c.validate(); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	for want, c := range map[string]pluginConfig{
+		"allow_caps: ":       {AllowCaps: []string{"root"}},
+		"denied_host_uids: ": {DeniedUIDs: "x"},
+		"denied_host_gids: ": {DeniedGIDs: "x"},
+	} {
+		if err := c.validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
+	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// Options are how a task is isolated. They are stored with the task, for the commands that run in
+// it.
+type Options struct {
+	HostPID     bool       `codec:"host_pid"`      // share the PID namespace of the host
+	HostIPC     bool       `codec:"host_ipc"`      // share the IPC namespace and /dev/shm of the host
+	NoPivotRoot bool       `codec:"no_pivot_root"` // see stage.Root.NoPivot
+	NoFilter    bool       `codec:"no_filter"`     // do not filter system calls
+	Privileges  Privileges `codec:"privileges"`
+	DefaultUser string     `codec:"default_user"` // user of a task that names none
+}
+
+// Sandbox isolates one task.
+type Sandbox struct {
+	options Options
+	start   *sdk.StartRequest
+}
+
+var _ process.Launcher = (*Sandbox)(nil)
+
+// New returns the sandbox of a task.
+func New(start *sdk.StartRequest, o Options) *Sandbox { return &Sandbox{options: o, start: start} }
+
+// isolated returns the namespaces that the task does not share.
+func (s *Sandbox) isolated() stage.Isolated {
+	n := s.start.NetworkIsolation
+	return stage.Isolated{
+		PID: !s.options.HostPID, IPC: !s.options.HostIPC,
+		Net: n != nil && n.Mode == driver.NetworkNone && n.Path == "",
+	}
+}
+
+func (s *Sandbox) user() (*syscall.Credential, error) {
+	name := s.start.User
+	if name == "" {
+		name = s.options.DefaultUser
+	}
+	return process.Credential(name)
+}
+
+// Launch returns the stage for a program.
+func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
+	c, err := s.config(p)
+	if err != nil {
+		return nil, err
+	}
+	l := &launch{}
+	if err := l.open(c); err != nil {
+		l.close()
+		return nil, err
+	}
+	stageLaunch := &process.Launch{
+		Path: "/proc/self/exe",
+		Args: []string{"nomad-lite-stage"},
+		// The variables of the task stay out of the environment: the stage runs as root, and its
+		// dynamic loader and runtime read variables. The two that are copied let an agent find the
+		// processes of a task.
+		Env:   []string{stage.EnvName + "=1", "NOMAD_ALLOC_ID=" + s.start.AllocID, "NOMAD_TASK_NAME=" + s.start.Name},
+		Files: []*os.File{l.config, l.statusWriter},
+		Wait:  l.wait,
+		Close: l.close,
+	}
+	if p.Task != nil {
+		stageLaunch.Files = append(stageLaunch.Files, p.Task)
+		stageLaunch.BeforeFork = func() error { return s.enterPIDNamespace(p.Task) }
+		return stageLaunch, nil
+	}
+	stageLaunch.CloneFlags = unix.CLONE_NEWNS
+	isolated := s.isolated()
+	for _, n := range []struct {
+		private bool
+		flag    uintptr
+	}{{isolated.PID, unix.CLONE_NEWPID}, {isolated.IPC, unix.CLONE_NEWIPC}, {isolated.Net, unix.CLONE_NEWNET}} {
+		if n.private {
+			stageLaunch.CloneFlags |= n.flag
+		}
+	}
+	return stageLaunch, nil
+}
+
+// enterPIDNamespace lets the calling thread fork into the PID namespace of the task.
+func (s *Sandbox) enterPIDNamespace(task *os.File) error {
+	if s.options.HostPID {
+		return nil
+	}
+	if err := unix.Setns(int(task.Fd()), unix.CLONE_NEWPID); err != nil {
+		return fmt.Errorf("enter the PID namespace of the task: %w", err)
+	}
+	return nil
+}
+
+func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
+	cred, err := s.user()
+	if err != nil {
+		return nil, err
+	}
+	o := s.options
+	c := &stage.Config{
+		Join:    p.Task != nil,
+		Program: stage.Program{Path: p.Path, Args: p.Args, Dir: p.Dir, Env: p.Env},
+		Private: s.isolated(),
+		User: stage.User{
+			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups,
+			Bounding: uint64(o.Privileges.Bounding),
+		},
+	}
+	if c.Program.Dir == "" {
+		c.Program.Dir = "/"
+	}
+	if cred.Uid != 0 {
+		c.User.Ambient = uint64(o.Privileges.Ambient)
+	}
+	if !o.NoFilter {
+		c.User.Filter = filterBytes(seccomp.Default(c.User.Bounding))
+	}
+	if !c.Join {
+		c.Root, err = s.root()
+	}
+	return c, err
+}
+
+func filterBytes(filter []unix.SockFilter) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*int(unsafe.Sizeof(filter[0])))
+}
+
+var propagations = map[string]uintptr{"": unix.MS_PRIVATE, "private": unix.MS_PRIVATE, "host-to-task": unix.MS_SLAVE, "bidirectional": unix.MS_SHARED}
+
+func (s *Sandbox) root() (*stage.Root, error) {
+	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, ResolvConf: resolvConf(s.start.DNS)}
+	for _, m := range s.start.Mounts {
+		propagation, ok := propagations[m.PropagationMode]
+		if !ok {
+			return nil, fmt.Errorf("mount %s: the propagation mode %q is unknown", m.TaskPath, m.PropagationMode)
+		}
+		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, ReadOnly: m.Readonly, Propagation: propagation})
+	}
+	for _, d := range s.start.Devices {
+		target := d.TaskPath
+		if target == "" {
+			target = d.HostPath
+		}
+		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, Mode: deviceMode(d.Permissions)})
+	}
+	return r, nil
+}
+
+// deviceMode returns the permissions of a device's owner for the letters of a device cgroup.
+func deviceMode(permissions string) uint32 {
+	var mode uint32
+	if permissions == "" || strings.Contains(permissions, "r") {
+		mode |= 0o400
+	}
+	if permissions == "" || strings.Contains(permissions, "w") {
+		mode |= 0o200
+	}
+	return mode
+}
+
+// resolvConf returns the content of /etc/resolv.conf, or "" for the file of the host.
+func resolvConf(dns *driver.DNSConfig) string {
+	if dns == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, server := range dns.Servers {
+		fmt.Fprintf(&b, "nameserver %s\n", server)
+	}
+	if len(dns.Searches) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Searches, " "))
+	}
+	if len(dns.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
+	}
+	return b.String()
+}
+
+// launch has the files of one stage.
+type launch struct {
+	config                     *os.File
+	statusReader, statusWriter *os.File
+}
+
+func (l *launch) open(c *stage.Config) (err error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.MemfdCreate("nomad-lite-stage", unix.MFD_CLOEXEC)
+	if err != nil {
+		return sdk.Recoverable(fmt.Errorf("make the configuration of the stage: %w", err))
+	}
+	l.config = os.NewFile(uintptr(fd), "stage configuration")
+	if _, err := l.config.Write(text); err != nil {
+		return err
+	}
+	if _, err := l.config.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if l.statusReader, l.statusWriter, err = os.Pipe(); err != nil {
+		return sdk.Recoverable(err)
+	}
+	return nil
+}
+
+func (l *launch) close() {
+	for _, f := range []*os.File{l.config, l.statusReader, l.statusWriter} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// wait reads the status of the stage, which ends when the stage executes the program or exits.
+func (l *launch) wait() error {
+	l.statusWriter.Close() // the stage has its own copy
+	status, err := io.ReadAll(l.statusReader)
+	if err != nil {
+		return err
+	}
+	text, executed := strings.CutPrefix(string(status), ".")
+	switch {
+	case text != "":
+		f := &stage.Failure{}
+		if err := json.Unmarshal([]byte(text), f); err != nil {
+			return fmt.Errorf("read the failure of the stage: %w", err)
+		}
+		return f
+	case !executed:
+		return errors.New("the task was killed before its program was executed; the cause can be its memory limit")
+	}
+	return nil
+}

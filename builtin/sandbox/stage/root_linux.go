@@ -1,0 +1,389 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// makeRoot makes the mounts of the task in the stage's own mount namespace, and makes the root
+// directory of the task its own.
+func (c *Config) makeRoot() error {
+	r := c.Root
+	root, err := openTree(r.Dir)
+	if err != nil {
+		return err
+	}
+	mounts, err := r.openMounts()
+	if err != nil {
+		return err
+	}
+	shm := tree(-1)
+	if !c.Private.IPC {
+		if shm, err = openTree("/dev/shm"); err != nil {
+			return err
+		}
+	}
+	devices, err := c.statDevices()
+	if err != nil {
+		return err
+	}
+	// Private: what the stage mounts must not appear on the host. A tree that was opened before keeps its
+	// own propagation.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mounts of the host private: %w", err)
+	}
+	if err := root.set(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
+		return err
+	}
+	if err := r.enter(root); err != nil {
+		return err
+	}
+	// From here on, no path of the host exists.
+	for _, step := range []func() error{
+		func() error { return c.makeDev(devices, shm) },
+		mountProc, mountSys, hidePrivateDir,
+		func() error { return r.attachMounts(mounts) },
+		c.bringLoopbackUp,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tree is a detached mount with everything that is mounted below it.
+type tree int
+
+func openTree(path string) (tree, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", path, err)
+	}
+	return tree(fd), nil
+}
+
+// set sets attributes and the propagation of all mounts of the tree. A propagation of 0 stays.
+func (t tree) set(attributes, propagation uint64) error {
+	attr := &unix.MountAttr{Attr_set: attributes, Propagation: propagation}
+	if err := unix.MountSetattr(int(t), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return fmt.Errorf("set the attributes of a mount: %w", err)
+	}
+	return nil
+}
+
+// attach mounts the tree on a path, and closes it.
+func (t tree) attach(path string) error {
+	err := unix.MoveMount(int(t), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
+	unix.Close(int(t))
+	if err != nil {
+		return fmt.Errorf("mount on %s: %w", path, err)
+	}
+	return nil
+}
+
+// enter makes the tree the root directory.
+func (r *Root) enter(root tree) error {
+	if r.NoPivot {
+		if err := unix.Fchdir(int(root)); err != nil {
+			return err
+		}
+		if err := root.attach("/"); err != nil {
+			return err
+		}
+		if err := unix.Chroot("."); err != nil {
+			return fmt.Errorf("chroot to %s: %w", r.Dir, err)
+		}
+		return unix.Chdir("/")
+	}
+	if err := root.attach(r.Dir); err != nil {
+		return err
+	}
+	if err := unix.Chdir(r.Dir); err != nil {
+		return fmt.Errorf("enter %s: %w", r.Dir, err)
+	}
+	// The old root directory is mounted on the new one, and unmounted with all mounts of the host.
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root to %s: %w", r.Dir, err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount the root directory of the host: %w", err)
+	}
+	return unix.Chdir("/")
+}
+
+const restricted = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+
+// hiddenPaths show the machine or its kernel, or change it, also for processes without privileges.
+var hiddenPaths = []string{
+	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
+	"/proc/timer_list", "/proc/timer_stats",
+}
+
+// readOnlyPaths change the machine when root writes to them.
+var readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+
+// mountProc mounts /proc. Its processes are those of the PID namespace of the stage.
+func mountProc() error {
+	if err := mountNew("proc", "/proc", "proc", restricted, ""); err != nil {
+		return err
+	}
+	for _, path := range readOnlyPaths {
+		if err := bindReadOnly(path, path); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return hide(hiddenPaths...)
+}
+
+// hide replaces directories by an empty directory, and files by the null device.
+func hide(paths ...string) error {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil && info.IsDir() {
+			err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_RDONLY|restricted, "mode=000")
+		} else if err == nil {
+			err = bindReadOnly("/dev/null", path)
+		}
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// bindReadOnly mounts a file or directory on another path.
+func bindReadOnly(source, path string) error {
+	t, err := openTree(source)
+	if err == nil {
+		err = t.set(unix.MOUNT_ATTR_RDONLY, 0)
+	}
+	if err == nil {
+		err = t.attach(path)
+	}
+	return err
+}
+
+func mountSys() error {
+	if err := mountNew("sysfs", "/sys", "sysfs", unix.MS_RDONLY|restricted, ""); err != nil {
+		return err
+	}
+	return hide("/sys/firmware", "/sys/devices/virtual/powercap")
+}
+
+// mountNew mounts a new file system on a directory of the root directory, which is made if necessary.
+func mountNew(source, path, kind string, flags uintptr, options string) error {
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := unix.Mount(source, path, kind, flags, options); err != nil {
+		return fmt.Errorf("mount %s: %w", path, err)
+	}
+	return nil
+}
+
+// deviceNode is a device in /dev of the task.
+type deviceNode struct {
+	path     string
+	mode     uint32 // kind and permissions
+	number   uint64
+	uid, gid uint32
+}
+
+// standardDevices are the devices that every task has, by name.
+var standardDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// statDevices returns the devices of the task.
+func (c *Config) statDevices() ([]deviceNode, error) {
+	var nodes []deviceNode
+	for _, name := range standardDevices {
+		var st unix.Stat_t
+		if err := unix.Stat("/dev/"+name, &st); err != nil {
+			return nil, fmt.Errorf("device /dev/%s: %w", name, err)
+		}
+		nodes = append(nodes, deviceNode{path: "/dev/" + name, mode: unix.S_IFCHR | 0o666, number: uint64(st.Rdev)})
+	}
+	for _, d := range c.Root.Devices {
+		var st unix.Stat_t
+		if err := unix.Stat(d.Source, &st); err != nil {
+			return nil, fmt.Errorf("device %s: %w", d.Source, err)
+		}
+		kind := st.Mode & unix.S_IFMT
+		if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
+			return nil, fmt.Errorf("device %s is no device", d.Source)
+		}
+		if !strings.HasPrefix(path.Clean(d.Target), "/dev/") {
+			return nil, fmt.Errorf("device %s: its path for the task, %s, is not below /dev", d.Source, d.Target)
+		}
+		nodes = append(nodes, deviceNode{path.Clean(d.Target), kind | d.Mode, uint64(st.Rdev), c.User.UID, c.User.GID})
+	}
+	return nodes, nil
+}
+
+// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only afterwards, and
+// every other file system of the task has the option nodev, so that a task with CAP_MKNOD can open no other
+// device.
+func (c *Config) makeDev(devices []deviceNode, shm tree) error {
+	if err := mountNew("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=256k"); err != nil {
+		return err
+	}
+	for _, d := range devices {
+		if err := d.make(); err != nil {
+			return fmt.Errorf("device %s: %w", d.path, err)
+		}
+	}
+	for _, link := range [][2]string{
+		{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"},
+		{"pts/ptmx", "/dev/ptmx"},
+	} {
+		if err := os.Symlink(link[0], link[1]); err != nil {
+			return err
+		}
+	}
+	if err := mountNew("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"); err != nil {
+		return err
+	}
+	if err := mountNew("mqueue", "/dev/mqueue", "mqueue", restricted, ""); err != nil && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	if err := mountShm(shm); err != nil {
+		return err
+	}
+	if err := c.Root.replaceResolvConf(); err != nil {
+		return err
+	}
+	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+func (d *deviceNode) make() error {
+	if err := os.MkdirAll(path.Dir(d.path), 0o755); err != nil {
+		return err
+	}
+	// The mode of mknod(2) depends on the umask.
+	if err := unix.Mknod(d.path, d.mode, int(d.number)); err != nil {
+		return err
+	}
+	if err := unix.Chmod(d.path, d.mode&0o777); err != nil {
+		return err
+	}
+	return unix.Chown(d.path, int(d.uid), int(d.gid))
+}
+
+// mountShm mounts shared memory of the task, or that of the host if shm is a tree.
+func mountShm(shm tree) error {
+	if shm < 0 {
+		return mountNew("tmpfs", "/dev/shm", "tmpfs", restricted, "mode=1777,size=64m")
+	}
+	if err := os.Mkdir("/dev/shm", 0o755); err != nil {
+		return err
+	}
+	if err := shm.set(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, unix.MS_PRIVATE); err != nil {
+		return err
+	}
+	return shm.attach("/dev/shm")
+}
+
+// replaceResolvConf mounts a file on /etc/resolv.conf.
+func (r *Root) replaceResolvConf() error {
+	if r.ResolvConf == "" {
+		return nil
+	}
+	const file = "/dev/resolv.conf" // /dev is writable for the stage; the file has no other name later
+	if err := os.WriteFile(file, []byte(r.ResolvConf), 0o644); err != nil {
+		return err
+	}
+	if err := bindReadOnly(file, "/etc/resolv.conf"); err != nil {
+		return fmt.Errorf("dns of the task: %w", err)
+	}
+	return os.Remove(file)
+}
+
+// hidePrivateDir hides the directory of the task that is not for the task.
+func hidePrivateDir() error { return hide("/private") }
+
+// openMounts opens the files of the host before the host's mounts are out of reach.
+func (r *Root) openMounts() (trees []tree, err error) {
+	for _, m := range r.Mounts {
+		t, err := openTree(m.Source)
+		if err != nil {
+			return nil, err
+		}
+		attributes := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+		if m.ReadOnly {
+			attributes |= unix.MOUNT_ATTR_RDONLY
+		}
+		propagation := uint64(m.Propagation)
+		if propagation == unix.MS_SHARED {
+			propagation = 0 // as on the host: MS_SHARED would make a new peer group of a private mount
+		}
+		if err := t.set(attributes, propagation); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Source, err)
+		}
+		trees = append(trees, t)
+	}
+	return trees, nil
+}
+
+func (r *Root) attachMounts(trees []tree) error {
+	for i, t := range trees {
+		target := path.Clean("/" + r.Mounts[i].Target)
+		if err := makeTarget(target, t); err != nil {
+			return fmt.Errorf("make %s, the path of a mount: %w", target, err)
+		}
+		if err := t.attach(target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeTarget makes the file or directory on which a tree is mounted, unless it exists.
+func makeTarget(target string, t tree) error {
+	if _, err := os.Stat(target); err == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(t), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return os.MkdirAll(target, 0o755)
+	}
+	if err := os.MkdirAll(path.Dir(target), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// bringLoopbackUp makes 127.0.0.1 usable in a network namespace that was made for the task.
+func (c *Config) bringLoopbackUp() error {
+	if !c.Private.Net {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("set up the loopback interface: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package stage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/lookpath"
+)
+
+func init() {
+	if os.Getenv(EnvName) == "" {
+		return
+	}
+	// An init function runs on the main thread. The attributes that are set for this thread
+	// alone are those of the program, because execve(2) ends the other threads.
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // processes of the task must not trace the stage
+	for fd := ConfigFD; fd <= TaskFD; fd++ {
+		unix.CloseOnExec(fd)
+	}
+	status := os.NewFile(StatusFD, "status")
+	json.NewEncoder(status).Encode(toFailure(run(status)))
+	os.Exit(1)
+}
+
+// programError is an error of the program that the job names.
+type programError struct{ error }
+
+func (e programError) Unwrap() error { return e.error }
+
+func toFailure(err error) Failure {
+	f := Failure{Text: err.Error(), IsProgram: errors.As(err, new(programError))}
+	if !errors.As(err, &f.Errno) && f.IsProgram && errors.Is(err, os.ErrNotExist) {
+		f.Errno = unix.ENOENT
+	}
+	return f
+}
+
+// run returns only after an error.
+func run(status io.Writer) error {
+	var c Config
+	if err := json.NewDecoder(os.NewFile(ConfigFD, "config")).Decode(&c); err != nil {
+		return fmt.Errorf("read the configuration of the stage: %w", err)
+	}
+	enter := c.makeRoot
+	if c.Join {
+		enter = c.join
+	}
+	if err := enter(); err != nil {
+		return err
+	}
+	path, err := lookpath.Find("/", searchPath(c.Program.Env), c.Program.Path)
+	if err != nil {
+		return programError{err}
+	}
+	if err := c.User.become(); err != nil {
+		return err
+	}
+	if err := os.Chdir(c.Program.Dir); err != nil {
+		return fmt.Errorf("work_dir: %w", err)
+	}
+	if err := unix.CloseRange(ConfigFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("close descriptors: %w", err)
+	}
+	if err := c.User.filterSystemCalls(); err != nil {
+		return err
+	}
+	if _, err := status.Write([]byte{'.'}); err != nil {
+		return err
+	}
+	return programError{explainExec(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
+}
+
+func explainExec(path string, err error) error {
+	switch err {
+	case unix.ENOENT:
+		return fmt.Errorf("execute %s: the interpreter or loader that it names is not in the root directory of the task", path)
+	case unix.ENOEXEC:
+		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
+	}
+	return fmt.Errorf("execute %s: %w", path, err)
+}
+
+func searchPath(env []string) string {
+	for _, v := range env {
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			return path
+		}
+	}
+	return ""
+}
+
+// join enters the namespaces of a running task, except its PID namespace, in which the stage was
+// started.
+func (c *Config) join() error {
+	flags := unix.CLONE_NEWNS
+	if c.Private.IPC {
+		flags |= unix.CLONE_NEWIPC
+	}
+	if c.Private.Net {
+		flags |= unix.CLONE_NEWNET
+	}
+	// A thread that shares its root directory with other threads cannot enter a mount namespace.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leave the root directory of the driver: %w", err)
+	}
+	if err := unix.Setns(TaskFD, flags); err != nil {
+		return fmt.Errorf("enter the namespaces of the task: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package stage
+
+import (
+	"fmt"
+	"math/bits"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// become changes the user and the capabilities of the calling thread, which cannot get others by
+// the execution of a program.
+func (u *User) become() error {
+	for c := range uintptr(64) {
+		if u.Bounding&(1<<c) != 0 {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
+			break // c is higher than the kernel's highest capability
+		} else if err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep capabilities: %w", err)
+	}
+	if err := u.setIDs(); err != nil {
+		return fmt.Errorf("become user %d, group %d: %w", u.UID, u.GID, err)
+	}
+	if err := u.setCapabilities(); err != nil {
+		return fmt.Errorf("set capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return nil
+}
+
+// setIDs changes the ids of this thread only: package syscall would change those of all threads,
+// with a signal to each.
+func (u *User) setIDs() error {
+	var groups unsafe.Pointer
+	if len(u.Groups) > 0 {
+		groups = unsafe.Pointer(&u.Groups[0])
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); errno != 0 {
+		return errno
+	}
+	gid, uid := uintptr(u.GID), uintptr(u.UID)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid); errno != 0 {
+		return errno
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func (u *User) setCapabilities() error {
+	start := u.Ambient
+	if u.UID == 0 {
+		start = u.Bounding
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData // each element holds 32 capabilities
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	for i := range sets {
+		sets[i].Permitted &= uint32(start >> (32 * i))
+		sets[i].Effective = sets[i].Permitted
+		sets[i].Inheritable = sets[i].Permitted & uint32(u.Ambient>>(32*i))
+	}
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		return err
+	}
+	for rest := u.Ambient; rest != 0; rest &= rest - 1 {
+		c := bits.TrailingZeros64(rest)
+		if sets[c/32].Permitted&(1<<(c%32)) == 0 {
+			continue // the driver itself does not have it
+		}
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filterSystemCalls installs the filter for the calling thread.
+func (u *User) filterSystemCalls() error {
+	if len(u.Filter) == 0 {
+		return nil
+	}
+	const size = int(unsafe.Sizeof(unix.SockFilter{}))
+	program := unix.SockFprog{Len: uint16(len(u.Filter) / size), Filter: (*unix.SockFilter)(unsafe.Pointer(&u.Filter[0]))}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+	runtime.KeepAlive(u.Filter)
+	if errno != 0 {
+		return fmt.Errorf("filter system calls: %w", errno)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenTerminal opens a terminal among those of the task, so that programs in the task find it by its
+// name.
+func (s *Sandbox) OpenTerminal(task *os.File) (master, slave *os.File, err error) {
+	fd, err := openPtmx(task)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open a terminal in the task: %w", err)
+	}
+	slave, err = s.openSlave(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, nil, fmt.Errorf("open a terminal in the task: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "ptmx"), slave, nil // the runtime's poller watches it, because it is in non-blocking mode
+}
+
+// openPtmx opens /dev/pts/ptmx of the task. The task can replace no part of that path by a link that
+// leads outside: links are not followed.
+func openPtmx(task *os.File) (fd int, err error) {
+	pid, err := pidOf(task)
+	if err != nil {
+		return -1, err
+	}
+	root, err := os.Open(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return -1, err
+	}
+	defer root.Close()
+	// If the task still runs, the pid belonged to it when its root directory was opened.
+	if err := unix.PidfdSendSignal(int(task.Fd()), 0, nil, 0); err != nil {
+		return -1, err
+	}
+	how := unix.OpenHow{
+		Flags:   unix.O_RDWR | unix.O_NOCTTY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
+	}
+	fd, err = unix.Openat2(int(root.Fd()), "dev/pts/ptmx", &how)
+	if err != nil {
+		return -1, os.NewSyscallError("openat2", err)
+	}
+	return fd, nil
+}
+
+// pidOf returns the pid of the process of a pidfd.
+func pidOf(pidfd *os.File) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd.Fd()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "Pid:"); ok {
+			pid, err := strconv.Atoi(strings.TrimSpace(value))
+			if err != nil || pid <= 0 {
+				return 0, os.ErrProcessDone
+			}
+			return pid, nil
+		}
+	}
+	return 0, errors.New("the kernel does not report the pid of a pidfd")
+}
+
+// openSlave opens the other end of the terminal, without a path that the task could have replaced, and
+// gives it to the user of the task.
+func (s *Sandbox) openSlave(master int) (*os.File, error) {
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, os.NewSyscallError("unlock", err)
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return nil, os.NewSyscallError("TIOCGPTPEER", errno)
+	}
+	slave := os.NewFile(fd, "pts")
+	cred, err := s.user()
+	if err == nil {
+		err = slave.Chown(int(cred.Uid), -1)
+	}
+	if err != nil {
+		slave.Close()
+		return nil, err
+	}
+	return slave, nil
+}
