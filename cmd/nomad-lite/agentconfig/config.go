@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
+	"github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
@@ -25,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	sdkprocess "github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
 // ReadFiles reads the agent's configuration files, and prints their errors and warnings.
@@ -51,7 +53,8 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 }
 
 // PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
-// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine.
+// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine; the driver exec,
+// if it has a plugin block or the agent runs as root.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -63,7 +66,9 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			continue
 		case name == docker.Name && !named && !docker.EngineMayExist():
 			continue
-		case name != rawexec.Name && name != docker.Name && !named:
+		case name == exec.Name && !named && os.Geteuid() != 0:
+			continue
+		case name != rawexec.Name && name != docker.Name && name != exec.Name && !named:
 			continue // the other builtin drivers are for tests, and need a plugin block
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
@@ -140,13 +145,20 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 	}
 }
 
+// processStateDecoders are the builtin drivers whose tasks are processes of this machine.
+var processStateDecoders = map[string]func([]byte) (sdkprocess.State, error){
+	exec.Name:    exec.DecodeProcessState,
+	rawexec.Name: rawexec.DecodeProcessState,
+}
+
 // TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
 func TaskProcessFromState(driver string, state []byte) (process.ID, bool) {
-	if driver != rawexec.Name {
+	decode, ok := processStateDecoders[driver]
+	if !ok {
 		return process.ID{}, false
 	}
-	s, err := rawexec.DecodeProcessState(state)
+	s, err := decode(state)
 	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
