@@ -149,15 +149,42 @@ func BenchmarkChrootDriver(b *testing.B) {
 	for _, driver := range []string{"wire-chroot", "wire-plain"} {
 		a.healthyDriverProcess(b, driver, 0)
 	}
+	a.compareStarts(b, "chroot", [2]string{"wire-chroot", "wire-plain"}, func(script string) map[string]any {
+		return map[string]any{"script": script}
+	})
+}
+
+// BenchmarkExecDriver measures the start of a task of the driver exec beside one of raw_exec.
+func BenchmarkExecDriver(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root, to isolate tasks")
+	}
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	drivers := [2]string{"exec", "raw_exec"}
+	for _, driver := range drivers {
+		a.healthyDriverProcess(b, driver, 0)
+	}
+	a.compareStarts(b, "exec driver", drivers, func(script string) map[string]any {
+		return map[string]any{"command": "/bin/sh", "args": []string{"-c", script}}
+	})
+}
+
+// compareStarts measures the time from the submission of a job to the first instruction of its task, for a
+// driver and for the driver that is its floor. The task needs the config that newConfig returns for a script.
+func (a *benchAgent) compareStarts(b *testing.B, name string, drivers [2]string, newConfig func(script string) map[string]any) {
+	b.Helper()
 	round := 0
 	for b.Loop() {
 		round++
 		var starts []float64
-		for _, driver := range []string{"wire-chroot", "wire-plain"} {
+		for _, driver := range drivers {
 			id := fmt.Sprint(driver, round)
 			job := api.NewServiceJob(id, id, "global", 50)
-			task := api.NewTask("t", driver).SetConfig("script", "date +%s%N >$NOMAD_ALLOC_DIR/data/stamp; exec sleep 1000")
-			task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+			task := api.NewTask("t", driver)
+			task.Config = newConfig("date +%s%N >$NOMAD_ALLOC_DIR/data/stamp; exec sleep 1000")
+			task.KillTimeout = new(time.Duration) // a process 1 ignores the stop signal
+			task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(30)}
 			job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
 			began := time.Now()
 			if _, _, err := a.client.Jobs().Register(job, nil); err != nil {
@@ -172,6 +199,6 @@ func BenchmarkChrootDriver(b *testing.B) {
 			starts = append(starts, milliseconds(first.Sub(began)))
 			a.stopJob(b, id, 1)
 		}
-		addBenchSample(b, "chroot", starts[0], starts[1])
+		addBenchSample(b, name, starts[0], starts[1])
 	}
 }

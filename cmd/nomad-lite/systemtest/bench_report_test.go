@@ -52,6 +52,7 @@ var benchResults = []*benchResult{
 	{name: "driver call", description: "call of a driver plugin; floor: a plain gRPC call of the same process", unit: "ms"},
 	{name: "100 complete, external", description: "100 no-op batch allocs with an external driver; floor: with raw_exec", unit: "/s"},
 	{name: "chroot", description: "job submitted -> first instruction in a chroot; floor: the same driver without", unit: "ms"},
+	{name: "exec driver", description: "job submitted -> first instruction of a task of exec; floor: raw_exec", unit: "ms"},
 	{name: "finished", description: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
 	{name: "health, socket", description: "slowest of 50 health requests during any kind of attack, unix socket; floor: without", unit: "ms", budget: "100"},
 	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms", budget: "100"},
