@@ -56,6 +56,7 @@ var vmSteps = []vmStep{
 	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRootCgroup},
 	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmUndelegatedCgroup},
 	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmDelegatedCgroup},
+	{"exec contract", []string{"/tests/exec.test", "-test.run=^TestContract$"}, vmRootCgroup},
 	{"keeper", []string{"/tests/keeper.test"}, vmRootCgroup},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},

@@ -29,6 +29,7 @@ const (
 var vmPackages = []string{
 	"./cmd/nomad-lite/systemtest",
 	"./sdk/process",
+	"./builtin/exec",
 	"./builtin/rawexec",
 	"./plugins/keeper",
 	"./runtime/agent",
