@@ -1,0 +1,133 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Dir is the directory of the namespaces. `ip netns` lists the namespaces in it.
+const Dir = "/run/netns"
+
+// Path returns the path of the namespace with the given name.
+func Path(name string) string { return filepath.Join(Dir, name) }
+
+// Create creates a namespace with an active loopback interface. If it exists already, for example
+// because an earlier agent died after it had created the namespace, Create keeps it. The process needs
+// CAP_SYS_ADMIN and CAP_NET_ADMIN.
+func Create(name string) error {
+	path := Path(name)
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	file.Close()
+	if Exists(path) {
+		return nil
+	}
+	err = inNewNamespace(func() error {
+		if err := setLoopbackUp(); err != nil {
+			return fmt.Errorf("set the loopback interface up: %w", err)
+		}
+		// The bind mount is the last step: a namespace that exists is complete.
+		if err := unix.Mount(threadNamespace, path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind the namespace to %s: %w", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("create network namespace: %w", err), Remove(name))
+	}
+	return nil
+}
+
+// threadNamespace is the network namespace of the calling thread.
+const threadNamespace = "/proc/thread-self/ns/net"
+
+// Probe calls f in a network namespace that exists only during the call. f must not start a goroutine
+// that uses the namespace. Sockets that f opens, and libraries for which f calls, act on that namespace.
+func Probe(f func() error) error { return inNewNamespace(f) }
+
+// inNewNamespace calls f on a thread that is in a new network namespace.
+func inNewNamespace(f func() error) error {
+	return onOtherThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare the network: %w", err)
+		}
+		return f()
+	})
+}
+
+// Do calls f on a thread that is in the namespace at the path. The conditions of [Probe] apply.
+func Do(path string, f func() error) error {
+	return onOtherThread(func() error {
+		ns, err := vnetns.GetFromPath(path)
+		if err != nil {
+			return fmt.Errorf("open network namespace: %w", err)
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", path, err)
+		}
+		return f()
+	})
+}
+
+// onOtherThread calls f on a thread whose namespace f can change. The thread returns to its own
+// namespace; if that fails, the thread ends.
+func onOtherThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the end of a goroutine with a locked thread ends the thread
+		own, err := os.Open(threadNamespace)
+		if err != nil {
+			result <- err
+			return
+		}
+		defer own.Close()
+		err = f()
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+func setLoopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// Exists reports whether the file at the path is a namespace. After a reboot the file is missing.
+func Exists(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC
+}
+
+// Remove unbinds a namespace. The kernel removes it, with its interfaces, when no process is in it.
+// Remove does nothing if there is no namespace with the name.
+func Remove(name string) error {
+	path := Path(name)
+	for Exists(path) {
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("remove network namespace %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package netns
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTestName returns the name of a namespace that does not exist when the test has ended.
+func newTestName(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can create network namespaces")
+	}
+	name := "netns-test-" + strings.ReplaceAll(t.Name(), "/", "-")
+	t.Cleanup(func() {
+		if err := Remove(name); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(Path(name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", Path(name), err)
+		}
+	})
+	return name
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	return stat.Ino
+}
+
+func TestCreateAndRemove(t *testing.T) {
+	name := newTestName(t)
+	before := inode(t, "/proc/self/ns/net")
+	if err := Create(name); err != nil {
+		t.Fatal(err)
+	}
+	created := inode(t, Path(name))
+	if created == before || !Exists(Path(name)) {
+		t.Errorf("namespace %d, own namespace %d", created, before)
+	}
+	if now := inode(t, "/proc/self/ns/net"); now != before {
+		t.Errorf("the process is in namespace %d, was in %d", now, before)
+	}
+	if err := Create(name); err != nil || inode(t, Path(name)) != created {
+		t.Errorf("an existing namespace was replaced: %v", err)
+	}
+	for range 2 {
+		if err := Remove(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if Exists(Path(name)) {
+		t.Error("the namespace exists after Remove")
+	}
+}
+
+func TestNewNamespaceHasOnlyLoopback(t *testing.T) {
+	name := newTestName(t)
+	if err := Create(name); err != nil {
+		t.Fatal(err)
+	}
+	err := Do(Path(name), func() error {
+		list, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		for _, i := range list {
+			if i.Flags&net.FlagLoopback == 0 && i.Flags&net.FlagUp != 0 {
+				t.Errorf("interface %s", i.Name)
+			}
+			if i.Flags&net.FlagLoopback != 0 && i.Flags&net.FlagUp == 0 {
+				t.Error("the loopback interface is down")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// An agent that dies between the creation of the file and of the namespace leaves an empty file.
+func TestCreateCompletesLeftover(t *testing.T) {
+	name := newTestName(t)
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(Path(name), nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if Exists(Path(name)) {
+		t.Error("an empty file is a namespace")
+	}
+	if err := Create(name); err != nil || !Exists(Path(name)) {
+		t.Error(err)
+	}
+}
+
+func TestDoRejectsFile(t *testing.T) {
+	newTestName(t)
+	path := t.TempDir() + "/file"
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Do(path, func() error { t.Error("called"); return nil }); err == nil || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+}
