@@ -10,6 +10,9 @@ const (
 	StepAllocDir                      // the directory of the allocation is made
 	StepPrerun                        // a hook of the allocation is called
 	StepNetwork                       // a driver creates the network of the allocation
+	StepNamespace                     // the agent creates the network namespace of the allocation
+	StepConnectNetwork                // the agent connects the namespace to the bridge
+	StepForwardPorts                  // the agent forwards the ports of the allocation
 	StepTaskDir                       // the directory of the task and its FIFOs are made
 	StepPrestart                      // a hook of the task is called
 	StepStartTask                     // the driver starts the task
@@ -31,7 +34,7 @@ const (
 )
 
 var stepNames = [stepCount]string{
-	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S4 task directory and FIFOs",
+	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
 	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun",
 	"S15 collection", "S16 update in place", "S16 destructive update",

@@ -1,0 +1,593 @@
+package bridge
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+
+	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
+)
+
+// The machine of the tests has the address machineAddress on a network with another machine, outside,
+// which has no route to the bridge.
+const (
+	outside         = "outside"
+	machineAddress  = "10.99.0.1"
+	machineAddress6 = "fd99::1"
+	outsideAddress  = "10.99.0.2"
+	outsideAddress6 = "fd99::2"
+)
+
+var testConfig = Config{Name: "nomad", Subnet: netip.MustParsePrefix("172.26.64.0/20"), Subnet6: netip.MustParsePrefix("fd00:26:64::/64")}
+
+// setUpMachine creates the network of the tests.
+func setUpMachine() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(netlink.LinkSetUp(lo), netns.Create(outside)); err != nil {
+		return err
+	}
+	ns, err := vnetns.GetFromPath(netns.Path(outside))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = "uplink"
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)}); err != nil {
+		return err
+	}
+	setAddresses := func(name string, addresses ...string) error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		for _, a := range addresses {
+			if err := netlink.AddrAdd(link, newAddress(netip.MustParsePrefix(a))); err != nil {
+				return err
+			}
+		}
+		return netlink.LinkSetUp(link)
+	}
+	return errors.Join(
+		setAddresses("uplink", machineAddress+"/24", machineAddress6+"/64"),
+		netns.Do(netns.Path(outside), func() error { return setAddresses("eth0", outsideAddress+"/24", outsideAddress6+"/64") }),
+	)
+}
+
+// newEndpoint returns an endpoint with a new namespace. The namespace is disconnected and removed
+// when the test has ended.
+func newEndpoint(t testing.TB, b *Bridge, id string, ports ...Port) Endpoint {
+	t.Helper()
+	if err := netns.Create(id); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(b.Detach(id), netns.Remove(id)); err != nil {
+			t.Error(err)
+		}
+	})
+	return Endpoint{AllocID: id, Path: netns.Path(id), Ports: ports}
+}
+
+// attach connects a new namespace in which a server answers on port 8080 of TCP and UDP.
+func attach(t testing.TB, b *Bridge, id string, ports ...Port) (Endpoint, Status) {
+	t.Helper()
+	e := newEndpoint(t, b, id, ports...)
+	s, err := b.Attach(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, id)
+	return e, s
+}
+
+// serve answers on port 8080 in a namespace with the name of the namespace and the address of the client.
+func serve(t testing.TB, name string) {
+	t.Helper()
+	err := netns.Do(netns.Path(name), func() error {
+		l, err := net.Listen("tcp", ":8080")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					for lines := bufio.NewScanner(c); lines.Scan(); {
+						host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+						fmt.Fprintln(c, name, host)
+					}
+				}()
+			}
+		}()
+		p, err := net.ListenPacket("udp", ":8080")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { p.Close() })
+		go func() {
+			buffer := make([]byte, 100)
+			for {
+				_, peer, err := p.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				host, _, _ := net.SplitHostPort(peer.String())
+				p.WriteTo([]byte(name+" "+host+"\n"), peer)
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// request sends a request from a namespace, "" for the machine, and returns the answer or the error.
+func request(from, network, address string) (answer string) {
+	call := func() error {
+		c, err := net.DialTimeout(network, address, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(2 * time.Second))
+		fmt.Fprintln(c, "?")
+		answer, err = bufio.NewReader(c).ReadString('\n')
+		return err
+	}
+	err := error(nil)
+	if from == "" {
+		err = call()
+	} else {
+		err = netns.Do(netns.Path(from), call)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(answer)
+}
+
+func checkAnswer(t *testing.T, what, from, network, address, want string) {
+	t.Helper()
+	if got := request(from, network, address); got != want {
+		t.Errorf("%s: %s %s from %q: %q, want %q", what, network, address, from, got, want)
+	}
+}
+
+func checkUnreachable(t *testing.T, what, from, address string) {
+	t.Helper()
+	if got := request(from, "tcp", address); !strings.Contains(got, "timeout") && !strings.Contains(got, "refused") && !strings.Contains(got, "unreachable") {
+		t.Errorf("%s: %s from %q: %q, want no connection", what, address, from, got)
+	}
+}
+
+func at(address fmt.Stringer, port int) string {
+	return net.JoinHostPort(address.String(), strconv.Itoa(port))
+}
+
+func TestNamespacesReachEachOther(t *testing.T) {
+	b := New(testConfig)
+	_, one := attach(t, b, "one")
+	_, two := attach(t, b, "two")
+	checkAnswer(t, "IPv4", "one", "tcp", at(two.Address, 8080), "two "+one.Address.String())
+	checkAnswer(t, "IPv6", "two", "tcp", at(one.Address6, 8080), "one "+two.Address6.String())
+	checkAnswer(t, "from the machine", "", "tcp", at(one.Address, 8080), "one 172.26.64.1")
+	checkAnswer(t, "from the machine", "", "tcp", at(one.Address6, 8080), "one fd00:26:64::1")
+}
+
+func TestForwardedPort(t *testing.T) {
+	b := New(testConfig)
+	_, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	attach(t, b, "two")
+	const gateway, gateway6 = "172.26.64.1", "fd00:26:64::1"
+	for _, network := range []string{"tcp", "udp"} {
+		checkAnswer(t, "localhost", "", network, "127.0.0.1:80", "one "+gateway)
+		checkAnswer(t, "address of the machine", "", network, machineAddress+":80", "one "+machineAddress)
+		checkAnswer(t, "another machine", outside, network, machineAddress+":80", "one "+outsideAddress)
+		checkAnswer(t, "hairpin", "one", network, machineAddress+":80", "one "+gateway)
+		checkAnswer(t, "address of the bridge", "one", network, gateway+":80", "one "+gateway)
+		checkAnswer(t, "another namespace", "two", network, machineAddress+":80", "one "+gateway)
+		checkAnswer(t, "IPv6", "", network, "["+machineAddress6+"]:80", "one "+machineAddress6)
+		checkAnswer(t, "IPv6 from another machine", outside, network, "["+machineAddress6+"]:80", "one "+outsideAddress6)
+		checkAnswer(t, "IPv6 hairpin", "one", network, "["+machineAddress6+"]:80", "one "+gateway6)
+	}
+	if err := b.Detach("one"); err != nil {
+		t.Error(err)
+	}
+	checkUnreachable(t, "after Detach", "", "127.0.0.1:80")
+	checkUnreachable(t, "after Detach", "", at(one.Address, 8080))
+}
+
+func TestMasquerade(t *testing.T) {
+	serve(t, outside)
+	attach(t, New(testConfig), "one")
+	checkAnswer(t, "IPv4", "one", "tcp", outsideAddress+":8080", outside+" "+machineAddress)
+	checkAnswer(t, "IPv6", "one", "tcp", "["+outsideAddress6+"]:8080", outside+" "+machineAddress6)
+}
+
+// Another machine that sends packets for a namespace to this machine reaches only forwarded ports.
+func TestNamespaceIsUnreachableFromOutside(t *testing.T) {
+	_, one := attach(t, New(testConfig), "one")
+	command(t, "ip", "-n", outside, "route", "add", "172.26.64.0/20", "via", machineAddress)
+	t.Cleanup(func() { command(t, "ip", "-n", outside, "route", "del", "172.26.64.0/20") })
+	checkUnreachable(t, "address of a namespace", outside, at(one.Address, 8080))
+}
+
+// A namespace does not reach servers of the machine that listen on 127.0.0.1, although the kernel
+// forwards packets from there.
+func TestLoopbackOfMachineIsUnreachable(t *testing.T) {
+	attach(t, New(testConfig), "one")
+	l, err := net.Listen("tcp", "127.0.0.1:8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan string, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			accepted <- c.RemoteAddr().String()
+		}
+	}()
+	command(t, "ip", "netns", "exec", "one", "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1", "net.ipv4.conf.eth0.route_localnet=1")
+	command(t, "ip", "-n", "one", "route", "del", "local", "127.0.0.0/8", "dev", "lo", "table", "local")
+	command(t, "ip", "-n", "one", "route", "del", "local", "127.0.0.1", "dev", "lo", "table", "local")
+	command(t, "ip", "-n", "one", "route", "add", "127.0.0.1/32", "via", "172.26.64.1", "src", strings.Fields(command(t, "ip", "-n", "one", "-4", "-br", "addr", "show", "eth0"))[2][:len("172.26.")]+strings.Split(strings.TrimPrefix(strings.Fields(command(t, "ip", "-n", "one", "-4", "-br", "addr", "show", "eth0"))[2], "172.26."), "/")[0])
+	checkUnreachable(t, "loopback of the machine", "one", "127.0.0.1:8081")
+	select {
+	case peer := <-accepted:
+		t.Errorf("a connection from %s was accepted", peer)
+	default:
+	}
+}
+
+func command(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// machineState returns the interfaces and rules of the machine.
+func machineState(t testing.TB) string {
+	t.Helper()
+	links, err := list(netlink.LinkList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ") + "\n" + command(t, "nft", "--stateless", "list", "ruleset")
+}
+
+// The rules of Docker, which drop by a policy of iptables, are not changed, and packets of namespaces pass
+// nevertheless.
+func TestDockerDropsForwardedPackets(t *testing.T) {
+	for _, chain := range []string{"FORWARD", "DOCKER-USER"} {
+		t.Run(chain, func(t *testing.T) {
+			b := New(testConfig)
+			for _, iptables := range []string{"iptables", "ip6tables"} {
+				command(t, iptables, "-P", "FORWARD", "DROP")
+				if chain == "DOCKER-USER" {
+					command(t, iptables, "-N", "DOCKER-USER")
+					command(t, iptables, "-I", "FORWARD", "-j", "DOCKER-USER")
+				}
+			}
+			t.Cleanup(func() {
+				command(t, "nft", "delete", "table", "ip", "filter")
+				command(t, "nft", "delete", "table", "ip6", "filter")
+			})
+			before := machineState(t)
+			serve(t, outside)
+			attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+			checkAnswer(t, "outgoing", "one", "tcp", outsideAddress+":8080", outside+" "+machineAddress)
+			checkAnswer(t, "incoming", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
+			checkAnswer(t, "outgoing", "one", "tcp", "["+outsideAddress6+"]:8080", outside+" "+machineAddress6)
+			checkAnswer(t, "incoming", outside, "tcp", "["+machineAddress6+"]:80", "one "+outsideAddress6)
+			if rules := command(t, "iptables", "-S", chain); !strings.Contains(rules, "-A "+chain+" -i nomad -j ACCEPT") || strings.Count(rules, "nomad") != 2 {
+				t.Errorf("iptables -S %s:\n%s", chain, rules)
+			}
+			if err := b.Detach("one"); err != nil {
+				t.Error(err)
+			}
+			if after := machineState(t); after != before {
+				t.Errorf("after Detach:\n%s\nbefore:\n%s", after, before)
+			}
+		})
+	}
+}
+
+// Rules that others have removed are restored.
+func TestRepair(t *testing.T) {
+	b := New(testConfig)
+	e, _ := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	command(t, "nft", "flush", "ruleset")
+	command(t, "ip", "link", "set", "nomad", "down")
+	checkUnreachable(t, "without rules", outside, machineAddress+":80")
+	for range 2 {
+		if err := b.Repair([]Endpoint{e}); err != nil {
+			t.Fatal(err)
+		}
+		checkAnswer(t, "restored", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
+	}
+	command(t, "ip", "link", "del", hostInterface("one"))
+	if err := b.Repair([]Endpoint{e}); err == nil || !strings.Contains(err.Error(), "allocation one: its interface no longer exists") {
+		t.Error(err)
+	}
+}
+
+// Attach can be repeated at each point at which an agent can die.
+func TestAttachIsRepeated(t *testing.T) {
+	b := New(testConfig)
+	e, first := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	if again, err := b.Attach(e); err != nil || again != first {
+		t.Errorf("%v, %v, want %v", again, err, first)
+	}
+	link, err := netlink.LinkByName(hostInterface("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, undo := range map[string]func() error{
+		"no alias":          func() error { return netlink.LinkSetAlias(link, "") },
+		"no address":        func() error { return netns.Do(e.Path, func() error { return flushAddresses(InterfaceName) }) },
+		"no rules":          func() error { return deleteTable("nomad") },
+		"interface is down": func() error { return netlink.LinkSetDown(link) },
+	} {
+		if err := undo(); err != nil {
+			t.Fatal(name, err)
+		}
+		again, err := b.Attach(e)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if again != first {
+			t.Errorf("%s: %v, want %v", name, again, first)
+		}
+		checkAnswer(t, name, outside, "tcp", machineAddress+":80", "one "+outsideAddress)
+		if link, err = netlink.LinkByName(hostInterface("one")); err != nil {
+			t.Fatal(name, err)
+		}
+	}
+}
+
+func flushAddresses(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	for _, a := range addresses {
+		err = errors.Join(err, netlink.AddrDel(link, &a))
+	}
+	return err
+}
+
+// Two agents that share a bridge give out different addresses, and do not forward one port twice.
+func TestAgentsShareBridge(t *testing.T) {
+	const n = 20
+	statuses := make(chan Status, n)
+	for i := range n {
+		e := newEndpoint(t, New(testConfig), fmt.Sprint("shared-", i))
+		go func() {
+			s, err := New(testConfig).Attach(e)
+			if err != nil {
+				t.Error(err)
+			}
+			statuses <- s
+		}()
+	}
+	used := make(map[netip.Addr]bool)
+	for range n {
+		s := <-statuses
+		if used[s.Address] || used[s.Address6] || !testConfig.Subnet.Contains(s.Address) || !testConfig.Subnet6.Contains(s.Address6) {
+			t.Errorf("addresses %v and %v are used twice, or are not of the subnet", s.Address, s.Address6)
+		}
+		used[s.Address], used[s.Address6] = true, true
+	}
+	one := newEndpoint(t, New(testConfig), "one", Port{Label: "http", HostPort: 80, To: 8080})
+	two := newEndpoint(t, New(testConfig), "two", Port{Label: "web", HostPort: 80, To: 8080})
+	if _, err := New(testConfig).Attach(one); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(testConfig).Attach(two)
+	if inUse := new(PortInUseError); !errors.As(err, &inUse) || *inUse != (PortInUseError{"web", "one", 80}) {
+		t.Error(err)
+	}
+}
+
+func TestAddressesRunOut(t *testing.T) {
+	c := testConfig
+	c.Subnet = netip.MustParsePrefix("172.26.64.0/29")
+	b := New(c)
+	used := make(map[netip.Addr]bool)
+	for i := range 5 { // 8 addresses, of which 3 are reserved
+		s, err := b.Attach(newEndpoint(t, b, fmt.Sprint("small-", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := s.Address.As4()[3]; last < 2 || last > 6 || used[s.Address] {
+			t.Errorf("address %v", s.Address)
+		}
+		used[s.Address] = true
+	}
+	if _, err := b.Attach(newEndpoint(t, b, "too-many")); err == nil || !strings.Contains(err.Error(), "all 5 addresses of the subnet 172.26.64.0/29 are in use") {
+		t.Error(err)
+	}
+}
+
+func TestHundredNamespacesLeaveNothing(t *testing.T) {
+	before := machineState(t)
+	b := New(testConfig)
+	var list []Endpoint
+	for i := range 100 {
+		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, To: 8080})
+		if _, err := b.Attach(e); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, e)
+	}
+	serve(t, "many-42")
+	checkAnswer(t, "one of many", outside, "tcp", machineAddress+":20042", "many-42 "+outsideAddress)
+	if err := b.Repair(list); err != nil {
+		t.Error(err)
+	}
+	for i, e := range list {
+		if i%2 == 0 { // the namespace is removed first, as after a crash
+			if err := netns.Remove(e.AllocID); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.Detach(e.AllocID); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := machineState(t); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+	if err := b.Detach("never-connected"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBridgeOfAdministratorStays(t *testing.T) {
+	command(t, "ip", "link", "add", "br-admin", "type", "bridge")
+	t.Cleanup(func() { command(t, "ip", "link", "del", "br-admin") })
+	c := testConfig
+	c.Name = "br-admin"
+	b := New(c)
+	attach(t, b, "one")
+	if err := b.Detach("one"); err != nil {
+		t.Error(err)
+	}
+	if device, err := findDevice("br-admin"); device == nil || err != nil {
+		t.Error("the bridge was removed", err)
+	}
+	if err := deleteTable("br-admin"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAttachErrors(t *testing.T) {
+	b := New(testConfig)
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Detach("file"); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := b.Attach(Endpoint{AllocID: "file", Path: file}); err == nil || !strings.Contains(err.Error(), "bridge nomad: connect the namespace of allocation file") {
+		t.Error(err)
+	}
+	c := testConfig
+	c.Name = "uplink"
+	if _, err := New(c).Attach(Endpoint{AllocID: "x"}); err == nil || !strings.Contains(err.Error(), "uplink exists and is no bridge: set bridge_network_name") {
+		t.Error(err)
+	}
+	c.Name, c.Subnet = "other", netip.MustParsePrefix("10.99.0.0/16")
+	if _, err := New(c).Attach(Endpoint{AllocID: "x"}); err == nil || !strings.Contains(err.Error(), "overlaps with the address 10.99.0.1/24 of interface uplink") {
+		t.Error(err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		edit func(*Config)
+		want string
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { c.Subnet6 = netip.Prefix{} }, ""},
+		{func(c *Config) { c.Name = "" }, "bridge_network_name"},
+		{func(c *Config) { c.Name = "a-name-that-is-long" }, "bridge_network_name"},
+		{func(c *Config) { c.Name = "a/b" }, "bridge_network_name"},
+		{func(c *Config) { c.Subnet = netip.MustParsePrefix("10.0.0.0/31") }, "bridge_network_subnet "},
+		{func(c *Config) { c.Subnet = testConfig.Subnet6 }, "bridge_network_subnet "},
+		{func(c *Config) { c.Subnet6 = testConfig.Subnet }, "bridge_network_subnet_ipv6"},
+	} {
+		config := testConfig
+		c.edit(&config)
+		if err := config.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", config, err, c.want)
+		}
+	}
+}
+
+func BenchmarkAttachAndDetach(b *testing.B) {
+	bridge := New(testConfig)
+	newEndpoint(b, bridge, "other")
+	bridge.Attach(Endpoint{AllocID: "other", Path: netns.Path("other")})
+	var attaching, detaching time.Duration
+	for i := range b.N {
+		e := newEndpoint(b, bridge, fmt.Sprint("bench-", i), Port{Label: "http", HostPort: 20000 + i%1000, To: 8080})
+		start := time.Now()
+		if _, err := bridge.Attach(e); err != nil {
+			b.Fatal(err)
+		}
+		attaching += time.Since(start)
+		start = time.Now()
+		if err := bridge.Detach(e.AllocID); err != nil {
+			b.Fatal(err)
+		}
+		detaching += time.Since(start)
+	}
+	b.ReportMetric(float64(attaching.Microseconds())/float64(b.N), "µs/attach")
+	b.ReportMetric(float64(detaching.Microseconds())/float64(b.N), "µs/detach")
+}
+
+// BenchmarkRequest measures requests over one connection from the machine.
+func BenchmarkRequest(b *testing.B) {
+	bridge := New(testConfig)
+	_, one := attach(b, bridge, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	for name, address := range map[string]string{
+		"direct": at(one.Address, 8080), "forwarded": machineAddress + ":80", "localhost": "127.0.0.1:80",
+	} {
+		b.Run(name, func(b *testing.B) {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			r := bufio.NewReader(c)
+			for b.Loop() {
+				c.Write([]byte("?\n"))
+				if _, err := r.ReadString('\n'); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"-connect", func(b *testing.B) {
+			for b.Loop() {
+				if got := request("", "tcp", address); !strings.HasPrefix(got, "one") {
+					b.Fatal(got)
+				}
+			}
+		})
+	}
+}

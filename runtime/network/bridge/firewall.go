@@ -1,0 +1,411 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// firewall is the nftables table of a bridge.
+type firewall struct {
+	bridge *Bridge
+	ports  map[string]forwardedPorts // by family, "4" and "6"
+}
+
+// forwardedPorts are maps from ports of the machine to addresses and ports of namespaces, for one family.
+type forwardedPorts struct{ set *nftables.Set }
+
+// tableName returns the name of the table of a bridge.
+func tableName(bridge string) string { return "nomad-lite-" + bridge }
+
+func newTable(bridge string) *nftables.Table {
+	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyINet}
+}
+
+// family has the parts of rules that differ between IPv4 and IPv6.
+type family struct {
+	name       string
+	proto      byte // in nftables and in netlink
+	address    nftables.SetDatatype
+	size       uint32 // bytes of an address
+	sourceAt   uint32 // offset of the source address in the header
+	destAt     uint32
+	natResults uint32 // register that has the port of a map's value
+}
+
+var families = []family{
+	{"4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, firstRegister + 1},
+	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24, firstRegister + 4},
+}
+
+// firstRegister is the first of the registers with 4 bytes. Values that are compared with a map are in
+// consecutive registers.
+const firstRegister = unix.NFT_REG32_00
+
+func familyOf(address netip.Addr) family {
+	if address.Is4() {
+		return families[0]
+	}
+	return families[1]
+}
+
+// newPortMap returns the map of the forwarded ports of a family.
+func newPortMap(table *nftables.Table, f family) *nftables.Set {
+	return &nftables.Set{
+		Table: table, Name: "ports" + f.name, IsMap: true, Concatenation: true,
+		KeyType:  nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
+		DataType: nftables.MustConcatSetType(f.address, nftables.TypeInetService),
+	}
+}
+
+// ensureFirewall writes the table of the bridge, except the forwarded ports, in one transaction. Connections
+// continue.
+func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	table := c.AddTable(newTable(b.config.Name))
+	fw := &firewall{bridge: b, ports: make(map[string]forwardedPorts)}
+	for _, f := range families {
+		set := newPortMap(table, f)
+		if err := c.AddSet(set, nil); err != nil {
+			return nil, fmt.Errorf("nftables: %w", err)
+		}
+		fw.ports[f.name] = forwardedPorts{set}
+	}
+	prefixes, err := prefixesOf(device)
+	if err != nil {
+		return nil, err
+	}
+	for _, chain := range b.chains(table, prefixes) {
+		c.AddChain(chain.Chain)
+		c.FlushChain(chain.Chain)
+		for _, rule := range chain.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: chain.Chain, Exprs: rule})
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return nil, fmt.Errorf("nftables: write table %s: %w", table.Name, err)
+	}
+	return fw, b.ensureAccepted()
+}
+
+// prefixesOf returns the subnets of a bridge. They are more than those of the configuration while
+// namespaces of an earlier configuration are connected.
+func prefixesOf(device *netlink.Bridge) ([]netip.Prefix, error) {
+	addresses, err := list(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the bridge: %w", err)
+	}
+	var prefixes []netip.Prefix
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.IPNet.String()); err == nil && !prefix.Addr().IsLinkLocalUnicast() {
+			prefixes = append(prefixes, prefix.Masked())
+		}
+	}
+	return prefixes, nil
+}
+
+// chain is a chain with its rules.
+type chain struct {
+	*nftables.Chain
+	rules [][]expr.Any
+}
+
+// rule joins the parts of a rule.
+func rule(parts ...[]expr.Any) (joined []expr.Any) {
+	for _, part := range parts {
+		joined = append(joined, part...)
+	}
+	return joined
+}
+
+// chains returns the chains of the table. DESIGN.md has them in the language of nft.
+func (b *Bridge) chains(table *nftables.Table, prefixes []netip.Prefix) []chain {
+	name := b.config.Name
+	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chain {
+		return chain{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
+	}
+	var forwarded [][]expr.Any
+	for _, f := range families {
+		forwarded = append(forwarded, rule(isFamily(f), isLocalDestination(), toForwardedPort(table, f)))
+	}
+	loopback := netip.MustParsePrefix("127.0.0.0/8")
+	masquerade := [][]expr.Any{rule(isFamily(families[0]), source(loopback, true), outputInterface(name, true), masqueraded())}
+	for _, p := range prefixes {
+		f := familyOf(p.Addr())
+		masquerade = append(masquerade,
+			rule(isFamily(f), source(p, true), outputInterface(name, false), masqueraded()),
+			// A namespace that connects to a forwarded port of its own subnet must get the replies from the machine.
+			rule(isFamily(f), source(p, true), destination(p), wasForwarded(true), masqueraded()))
+	}
+	return []chain{
+		newChain("raw", nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, nftables.ChainTypeFilter,
+			rule(isFamily(families[0]), inputInterface(name, true), destination(loopback), verdict(expr.VerdictDrop))),
+		newChain("prerouting", nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, forwarded...),
+		newChain("output", nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, forwarded...),
+		newChain("postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource, nftables.ChainTypeNAT, masquerade...),
+		newChain("forward", nftables.ChainHookForward, *nftables.ChainPriorityFilter, nftables.ChainTypeFilter,
+			rule(outputInterface(name, true), inputInterface(name, false), isNewConnection(), wasForwarded(false), verdict(expr.VerdictDrop))),
+	}
+}
+
+func isFamily(f family) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+	}
+}
+
+func inputInterface(name string, equal bool) []expr.Any {
+	return hasInterface(expr.MetaKeyIIFNAME, name, equal)
+}
+func outputInterface(name string, equal bool) []expr.Any {
+	return hasInterface(expr.MetaKeyOIFNAME, name, equal)
+}
+
+func hasInterface(key expr.MetaKey, name string, equal bool) []expr.Any {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: compareOp(equal), Register: 1, Data: padded},
+	}
+}
+
+func compareOp(equal bool) expr.CmpOp {
+	if equal {
+		return expr.CmpOpEq
+	}
+	return expr.CmpOpNeq
+}
+
+func source(p netip.Prefix, inside bool) []expr.Any {
+	return inPrefix(familyOf(p.Addr()).sourceAt, p, inside)
+}
+func destination(p netip.Prefix) []expr.Any { return inPrefix(familyOf(p.Addr()).destAt, p, true) }
+
+// inPrefix matches packets whose address at the offset of the network header is in the prefix.
+func inPrefix(offset uint32, p netip.Prefix, inside bool) []expr.Any {
+	size := uint32(p.Addr().BitLen() / 8)
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()), Xor: make([]byte, size)},
+		&expr.Cmp{Op: compareOp(inside), Register: 1, Data: p.Masked().Addr().AsSlice()},
+	}
+}
+
+// isLocalDestination matches packets to an address of the machine.
+func isLocalDestination() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+// toForwardedPort translates the destination of packets to a forwarded port.
+func toForwardedPort(table *nftables.Table, f family) []expr.Any {
+	const portOffset, portSize = 2, 2 // destination port in the headers of TCP and UDP
+	set := newPortMap(table, f)
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Payload{DestRegister: firstRegister + 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: portSize},
+		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: firstRegister, RegProtoMin: f.natResults},
+	}
+}
+
+// statusDestinationNAT is the bit of a connection whose destination was translated.
+const statusDestinationNAT = 1 << 5
+
+func wasForwarded(yes bool) []expr.Any {
+	return hasConnectionBit(expr.CtKeySTATUS, statusDestinationNAT, yes)
+}
+func isNewConnection() []expr.Any {
+	return hasConnectionBit(expr.CtKeySTATE, expr.CtStateBitNEW, true)
+}
+
+func hasConnectionBit(key expr.CtKey, bit uint32, set bool) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: compareOp(!set), Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+func masqueraded() []expr.Any                  { return []expr.Any{&expr.Masq{}} }
+func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
+
+// protocols are the protocols of forwarded ports.
+var protocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
+
+// elements returns the elements of the map of a family that forward ports to an address. The comment
+// of an element is the allocation.
+func elements(allocID string, ports []Port, address netip.Addr) []nftables.SetElement {
+	var all []nftables.SetElement
+	for _, p := range ports {
+		for _, protocol := range protocols {
+			all = append(all, nftables.SetElement{
+				Key:     append([]byte{protocol, 0, 0, 0}, paddedPort(p.HostPort)...),
+				Val:     append(address.AsSlice(), paddedPort(p.To)...),
+				Comment: allocID,
+			})
+		}
+	}
+	return all
+}
+
+// paddedPort returns a port as a part of a concatenated value, which has a multiple of 4 bytes.
+func paddedPort(port int) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
+}
+
+// portOf returns the port of the machine in the key of an element.
+func portOf(key []byte) int {
+	if len(key) < 6 {
+		return 0
+	}
+	return int(binary.BigEndian.Uint16(key[4:]))
+}
+
+// forward forwards the ports of an endpoint. Ports that were forwarded to the endpoint before and are not
+// among its ports are no longer forwarded.
+func (fw *firewall) forward(e Endpoint, status Status) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	for _, address := range []netip.Addr{status.Address, status.Address6} {
+		if !address.IsValid() {
+			continue
+		}
+		set := fw.ports[familyOf(address).name].set
+		existing, err := c.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("nftables: list forwarded ports: %w", err)
+		}
+		own, err := fw.checkOwners(e, existing)
+		if err != nil {
+			return err
+		}
+		if len(own) > 0 {
+			if err := c.SetDeleteElements(set, own); err != nil {
+				return fmt.Errorf("nftables: %w", err)
+			}
+		}
+		if added := elements(e.AllocID, e.Ports, address); len(added) > 0 {
+			if err := c.SetAddElements(set, added); err != nil {
+				return fmt.Errorf("nftables: %w", err)
+			}
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("nftables: forward ports: %w", err)
+	}
+	return nil
+}
+
+// checkOwners returns the elements of the endpoint's allocation, and an error if a port of the endpoint is
+// forwarded to another allocation.
+func (fw *firewall) checkOwners(e Endpoint, existing []nftables.SetElement) (own []nftables.SetElement, err error) {
+	for _, element := range existing {
+		if element.Comment == e.AllocID {
+			own = append(own, element)
+			continue
+		}
+		for _, p := range e.Ports {
+			if p.HostPort == portOf(element.Key) {
+				return nil, &PortInUseError{Label: p.Label, AllocID: element.Comment, Port: p.HostPort}
+			}
+		}
+	}
+	return own, nil
+}
+
+// unforward removes the forwarded ports of an allocation, and the kernel's memory of its
+// connections: otherwise packets of these connections would go to the next namespace with the address.
+func (b *Bridge) unforward(allocID string, status Status) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := newTable(b.config.Name)
+	// The errors of the library do not wrap ENOENT.
+	tables, err := c.ListTablesOfFamily(table.Family)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name }) {
+		return deleteConnections(status)
+	}
+	for _, f := range families {
+		set := newPortMap(table, f)
+		existing, err := c.GetSetElements(set)
+		if err != nil {
+			return err
+		}
+		var own []nftables.SetElement
+		for _, element := range existing {
+			if element.Comment == allocID {
+				own = append(own, element)
+			}
+		}
+		if len(own) == 0 {
+			continue
+		}
+		if err := c.SetDeleteElements(set, own); err != nil {
+			return err
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	return deleteConnections(status)
+}
+
+// deleteConnections removes the entries of the connection tracking whose peer is a namespace.
+func deleteConnections(s Status) error {
+	for _, address := range []netip.Addr{s.Address, s.Address6} {
+		if !address.IsValid() {
+			continue
+		}
+		version := netlink.InetFamily(unix.AF_INET)
+		if address.Is6() {
+			version = unix.AF_INET6
+		}
+		fromNamespace, toNamespace := new(netlink.ConntrackFilter), new(netlink.ConntrackFilter)
+		if err := errors.Join(
+			fromNamespace.AddIP(netlink.ConntrackOrigSrcIP, address.AsSlice()),
+			toNamespace.AddIP(netlink.ConntrackReplySrcIP, address.AsSlice()),
+		); err != nil {
+			return err
+		}
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, version, fromNamespace, toNamespace); err != nil {
+			return fmt.Errorf("delete tracked connections: %w", err)
+		}
+	}
+	return nil
+}
+
+// deleteTable deletes the table of a bridge. It does nothing if there is none.
+func deleteTable(bridge string) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	c.DelTable(newTable(bridge))
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("nftables: delete table %s: %w", tableName(bridge), err)
+	}
+	return nil
+}

@@ -1,0 +1,30 @@
+package bridge
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockDir is the directory of the lock files. Only root can write to it.
+const lockDir = "/run"
+
+// locked calls f while no other call and no other process changes the bridge.
+func (b *Bridge) locked(f func() error) error {
+	file, err := os.OpenFile(filepath.Join(lockDir, "nomad-lite-bridge-"+b.config.Name+".lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	defer file.Close() // releases the lock
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return f()
+		}
+		if err != unix.EINTR {
+			return fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+	}
+}
