@@ -90,6 +90,9 @@ func (d *dataDirectory) denyOtherUsers() error {
 // allocDirs returns the directory that contains the alloc directories.
 func (d *dataDirectory) allocDirs() string { return filepath.Join(d.path, allocDir) }
 
+// cniCacheDir is the directory in which the results of CNI plugins are cached.
+func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, "cni") }
+
 // statePath returns the path of the state file. A foreground run and an agent have different state
 // files.
 func (d *dataDirectory) statePath() string {

@@ -2,11 +2,7 @@ package agent
 
 import (
 	"context"
-	"slices"
-	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -65,20 +61,4 @@ func (n networkStore) DeleteNetwork(allocID string) error {
 // HasAllocation implements network.Store.
 func (n networkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().Allocation(nil, id) != nil
-}
-
-// describeTimeout is how long MayCreateNetwork waits for a driver.
-const describeTimeout = time.Second
-
-// MayCreateNetwork reports whether a driver creates the networks of allocations. It is true for a
-// driver that does not answer soon, or is not installed yet, but never for a builtin driver that is
-// disabled.
-func (a *Agent) MayCreateNetwork(ctx context.Context, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
-	d, err := a.DescribePlugin(ctx, supervisor.PluginKey{Type: base.TypeDriver, Name: name})
-	if err != nil || d.Capabilities == nil {
-		return !slices.ContainsFunc(a.Plugins(), func(p supervisor.Plugin) bool { return p.Builtin && p.Name == name })
-	}
-	return d.Capabilities.MustCreateNetwork
 }

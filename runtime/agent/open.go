@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/network"
+	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -58,6 +59,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
 	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirs(), a.host.CPUMHz
 	settings = settings.WithDefaults(a.host.Hostname)
+	settings.Networks.CacheDir = a.dataDirectory.cniCacheDir()
+	settings.FingerprintNetworks(ctx, &a.host, a.logger)
 	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
@@ -153,7 +156,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		config.KeepRunning = a.processRetention.keepsPlugin
 	}
 	a.plugins = newPlugins(config, cache, a.config.Limits.StatsInterval)
-	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, a.logger)
+	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
 	a.volumes = a.newVolumes(nodeID)
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,

@@ -169,15 +169,15 @@ func New(c Config) (*Runner, error) {
 // last.
 func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Task) {
 	alloc, created, changes := c.Alloc, time.Now(), newReconcileSignal()
-	network := networkStatus(alloc.GetTaskGroup())
+	network := &allocNetwork{dns: groupDNS(alloc.GetTaskGroup())}
 
 	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
 	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
-	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
+	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, network: network, tasks: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{
 		AllocID:          alloc.ID,
 		AllocName:        alloc.Name,
-		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network) },
+		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
 		Env:              r.envBuilders.of,
 		Registry:         c.Services,
 		CheckResultStore: c.CheckResults,
@@ -191,7 +191,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 		tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
 	}
 	gates.coordinator, gates.lifecycleGroup = newLifecycle(alloc, tasks, r.logger)
-	r.clientStatus = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
+	r.clientStatus = &clientStatus{allocID: alloc.ID, network: network.apiStatus, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
 	r.allocUpdater = &allocUpdater{
 		alloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
 		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, requestStop: r.Stop, logger: r.logger,

@@ -10,7 +10,7 @@ import (
 
 func TestEnvironmentOfTaskAndAllocation(t *testing.T) {
 	alloc := newAllocation(parseJob(t, job("service", endlessTaskText)))
-	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, tasks: make(map[string]*taskenv.Builder)}
+	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, network: new(allocNetwork), tasks: make(map[string]*taskenv.Builder)}
 	e.addTask("web", map[string]string{"PATH": "/bin"})
 	const templateText = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
 	wantEqual(t, "task", e.of("web").Replace(templateText), "web of "+alloc.Name)

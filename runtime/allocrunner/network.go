@@ -1,12 +1,50 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"sync/atomic"
+
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
+
+// allocNetwork is the network namespace that the tasks of an allocation share. Its methods may be called
+// concurrently.
+type allocNetwork struct {
+	dns     *api.DNSConfig                     // dns block of the group
+	created atomic.Pointer[state.AllocNetwork] // nil until the namespace exists, and if there is none
+}
+
+// apiStatus returns the network of the allocation as clients see it.
+func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
+	status := &api.AllocNetworkStatus{DNS: n.dns}
+	created := n.created.Load()
+	if created == nil || created.Status == nil {
+		return status
+	}
+	status.InterfaceName, status.Address, status.AddressIPv6 = created.Status.Interface, created.Status.Address, created.Status.AddressIPv6
+	if dns := created.Status.DNS; dns != nil && status.DNS == nil {
+		status.DNS = &api.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+	}
+	return status
+}
+
+// envStatus returns the network of the allocation for the environments of its tasks; nil if it has no
+// namespace with an address.
+func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
+	created := n.created.Load()
+	if created == nil || created.Status == nil {
+		return nil
+	}
+	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: cmp.Or(created.Status.Address, created.Status.AddressIPv6)}
+}
 
 // networkHook returns the hook for the network of the allocation, nil if its tasks use the network
 // of the host.
@@ -23,26 +61,72 @@ func (b *hookBuilder) networkHook() hooks.Hook {
 		}}
 	}
 	return hooks.NewNetwork(hooks.NetworkConfig{
-		Manager:   b.config.Host.Networks,
-		Network:   network,
-		Hostname:  func() string { return b.hooks.envBuilders.allocEnv().Replace(network.Hostname) },
+		Manager: b.config.Host.Networks,
+		Request: func() state.AllocNetwork {
+			return newNetworkRequest(b.alloc(), network, b.hooks.envBuilders.allocEnv())
+		},
 		Tasks:     tasks,
 		Reuse:     b.config.Restored && !b.config.Rebooted,
-		Set:       b.setNetworkIsolation,
+		Set:       b.setNetwork,
 		EmitEvent: b.tasks.emitEvent,
 	})
+}
+
+// newNetworkRequest returns the network that a job asks for.
+func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
+	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
+	if granted := a.AllocatedResources; granted != nil {
+		for _, p := range granted.Shared.Ports {
+			to := p.To
+			if to <= 0 {
+				to = p.Value
+			}
+			request.Ports = append(request.Ports, state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to})
+		}
+	}
+	if model.IsCNI(network.Mode) {
+		request.CNIArgs = map[string]string{
+			"NOMAD_ALLOC_ID":   a.ID,
+			"NOMAD_GROUP_NAME": a.TaskGroup,
+			"NOMAD_JOB_ID":     a.JobID,
+			"NOMAD_NAMESPACE":  a.Namespace,
+			"NOMAD_REGION":     valueOrZero(a.Job.Region),
+		}
+		if network.CNI != nil {
+			args := maps.Clone(network.CNI.Args)
+			for key, value := range args {
+				args[key] = env.Replace(value)
+			}
+			maps.Copy(request.CNIArgs, args)
+		}
+	}
+	return request
 }
 
 // restoreNetwork passes the network that an earlier agent has created to the tasks, because an
 // allocation that is being stopped calls no Prerun hook before its poststop tasks.
 func (b *hookBuilder) restoreNetwork() {
-	if b.config.Host.Networks != nil && !b.config.Rebooted && model.GroupNetwork(b.config.Alloc.GetTaskGroup()) != nil {
-		b.setNetworkIsolation(b.config.Host.Networks.Existing(b.config.Alloc.ID))
+	if b.config.Host.Networks == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
+		return
+	}
+	if existing := b.config.Host.Networks.Existing(b.config.Alloc.ID); existing != nil {
+		b.setNetwork(existing)
 	}
 }
 
-func (b *hookBuilder) setNetworkIsolation(isolation *driver.NetworkIsolation) {
-	for _, t := range b.tasks {
-		t.SetNetworkIsolation(isolation)
+// setNetwork passes a network to all tasks; nil means that they need no isolation.
+func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
+	var isolation *driver.NetworkIsolation
+	if network != nil {
+		isolation = network.Isolation
 	}
+	b.envBuilders.network.created.Store(network)
+	var dns *driver.DNSConfig
+	if network != nil && network.Status != nil {
+		dns = network.Status.DNS
+	}
+	for _, t := range b.tasks {
+		t.SetNetwork(isolation, dns)
+	}
+	b.envBuilders.refresh()
 }

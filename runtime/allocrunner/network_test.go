@@ -49,8 +49,26 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) 
 	return func(config *Config) {
 		drivers := config.Drivers.(*fakeDrivers)
 		drivers.capabilities = c
-		config.Host.Networks = network.New(records, drivers, nullLogger)
+		config.Host.Networks = network.New(records, drivers, &fakeHostNetworks{}, nullLogger)
 	}
+}
+
+// fakeHostNetworks is a network.Host whose namespaces have the address 172.26.64.7.
+type fakeHostNetworks struct{}
+
+func (*fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
+	return "/run/netns/" + allocID, nil
+}
+func (*fakeHostNetworks) RemoveNamespace(string) error                          { return nil }
+func (*fakeHostNetworks) Prepare(*state.AllocNetwork) error                     { return nil }
+func (*fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error { return nil }
+func (*fakeHostNetworks) Repair([]state.AllocNetwork) error                     { return nil }
+
+func (*fakeHostNetworks) Connect(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
+	if n.Mode == "none" {
+		return nil, nil
+	}
+	return &state.NetworkStatus{Interface: "eth0", Address: "172.26.64.7", DNS: &driver.DNSConfig{Servers: []string{"172.26.64.1"}}}, nil
 }
 
 const bridgeNetworkText = `network {
@@ -119,8 +137,7 @@ func TestNetworkIsRejected(t *testing.T) {
 		capabilities driver.Capabilities
 		want         string
 	}{
-		"the driver lacks the mode":         {driver.Capabilities{MustCreateNetwork: true}, `task web does not support "bridge" networking mode`},
-		"no driver of the group creates it": {driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}}, "no driver of the group creates networks"},
+		"the driver lacks the mode": {driver.Capabilities{MustCreateNetwork: true}, `task web does not support "bridge" networking mode`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -199,5 +216,55 @@ func TestDriverNetworkIsAdvertised(t *testing.T) {
 		check("next agent")
 		a.Stop()
 		a.wait()
+	})
+}
+
+// The agent creates the network if no driver does. Tasks, services and clients see its address, also under the
+// next agent.
+func TestAgentCreatesNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records, registry := &networkRecords{}, new(servicestest.Registry)
+		config := func(c *Config) {
+			withNetworks(records, driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}})(c)
+			c.Services = registry
+			if len(c.Alloc.AllocatedResources.Shared.Ports) == 0 {
+				grantPorts(c.Alloc)
+			}
+		}
+		a := startAgent(t, parseJob(t, job("service", `network {
+			mode     = "bridge"
+			hostname = "host-${NOMAD_ALLOC_INDEX}"
+			port "http" {}
+		}
+		service {
+			name         = "web"
+			port         = "http"
+			provider     = "nomad"
+			address_mode = "alloc"
+		}
+`+endlessTaskText)), config)
+		check := func(when string) {
+			t.Helper()
+			a.advance(time.Second)
+			task := a.drivers.lastConfig("web")
+			wantEqual(t, when+": namespace", task.NetworkIsolation.Path, "/run/netns/"+testAllocID)
+			wantEqual(t, when+": hosts", *task.NetworkIsolation.Hosts, driver.HostsConfig{Hostname: "host-0", Address: "172.26.64.7"})
+			wantEqual(t, when+": DNS", task.DNS.Servers, "[172.26.64.1]")
+			wantEqual(t, when+": address", task.Env["NOMAD_ALLOC_IP_http"], "172.26.64.7")
+			wantEqual(t, when+": interface", task.Env["NOMAD_ALLOC_INTERFACE_http"], "eth0")
+			wantEqual(t, when+": status", a.Status().NetworkStatus.Address, "172.26.64.7")
+			services := registry.ServicesByAllocation(testAllocID)
+			if len(services) != 1 || services[0].Address != "172.26.64.7" {
+				t.Errorf("%s: services %+v", when, services)
+			}
+		}
+		check("first agent")
+		a.die()
+		*registry = servicestest.Registry{}
+		a = a.startNextAgent(config)
+		check("next agent")
+		a.Stop()
+		a.wait()
+		wantEqual(t, "record", records.record, nil)
 	})
 }

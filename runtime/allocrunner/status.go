@@ -30,7 +30,7 @@ func (u StatusUpdate) Terminal() bool {
 // methods may be called concurrently.
 type clientStatus struct {
 	allocID         string
-	network         *api.AllocNetworkStatus
+	network         func() *api.AllocNetworkStatus
 	snapshot        func() tasksSnapshot              // returns the current states of the tasks
 	health          func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
 	reconcileSignal *reconcileSignal
@@ -50,7 +50,7 @@ func (c *clientStatus) current() StatusUpdate { return c.aggregateTaskStates(c.s
 // aggregateTaskStates derives the status of the allocation from the states of the tasks. An override has precedence.
 // The returned Update owns the states.
 func (c *clientStatus) aggregateTaskStates(states map[string]*api.TaskState) StatusUpdate {
-	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
+	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network(), Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
 	if override := c.currentOverride(); override.status != "" {
 		u.ClientStatus, u.ClientDescription = override.status, override.description

@@ -28,6 +28,7 @@ func TestForcedClientStatus(t *testing.T) {
 			started := time.Now().Add(-time.Minute)
 			status := &clientStatus{
 				allocID: testAllocID,
+				network: new(allocNetwork).apiStatus,
 				snapshot: func() tasksSnapshot {
 					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
 				},

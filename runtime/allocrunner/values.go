@@ -79,10 +79,6 @@ func dnsConfig(group *api.TaskGroup) *driver.DNSConfig {
 	return &driver.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 }
 
-func networkStatus(group *api.TaskGroup) *api.AllocNetworkStatus {
-	return &api.AllocNetworkStatus{DNS: groupDNS(group)}
-}
-
 // toRunnerTask returns one task of the allocation in the form that the task's runner uses.
 func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)

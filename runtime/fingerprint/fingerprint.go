@@ -32,9 +32,11 @@ type Host struct {
 
 	Hostname string
 	IP       string // address of the default interface; a loopback address if there is none
-	Cores    int    // cores that this process can use, with the reserved cores
-	CPUMHz   int    // sum over these cores
-	Topology *base.Topology
+	// NetworkModes are the modes of group networks, besides host and none; Read leaves them out.
+	NetworkModes []string
+	Cores        int // cores that this process can use, with the reserved cores
+	CPUMHz       int // sum over these cores
+	Topology     *base.Topology
 
 	// ReservableCores are the cores that tasks can get, ReservedCores the other cores that this process
 	// can use.

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 var (
@@ -22,8 +23,8 @@ var (
 // NetworkManager creates and destroys the networks of allocations; [network.Manager] implements
 // it.
 type NetworkManager interface {
-	Existing(allocID string) *driver.NetworkIsolation
-	Create(ctx context.Context, allocID, driver, hostname string) (*driver.NetworkIsolation, error)
+	Existing(allocID string) *state.AllocNetwork
+	Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error)
 	Destroy(ctx context.Context, allocID string) error
 }
 
@@ -36,17 +37,16 @@ type NetworkTask struct {
 
 // NetworkConfig configures the hook for one allocation.
 type NetworkConfig struct {
-	Manager  NetworkManager
-	Network  *api.NetworkResource
-	Hostname func() string // returns the interpolated hostname of Network
-	Tasks    []NetworkTask
+	Manager NetworkManager
+	Request func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
+	Tasks   []NetworkTask
 	// Reuse means that a network that an earlier agent has created still exists.
 	Reuse     bool
-	Set       func(*driver.NetworkIsolation) // passes the network to all tasks
-	EmitEvent func(*api.TaskEvent)           // emits an event on all tasks
+	Set       func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
+	EmitEvent func(*api.TaskEvent)      // emits an event on all tasks
 }
 
-// Network makes a driver create the network that the tasks of an allocation share, and destroy it
+// Network creates the network that the tasks of an allocation share, and destroys it
 // when they have ended. It is for groups that do not use the network of the host.
 type Network struct {
 	BuiltinHook
@@ -64,30 +64,31 @@ func (*Network) NoDeadline() bool { return true }
 
 // Prerun implements hook.AllocPrerun.
 func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if isolation := h.config.Manager.Existing(req.Alloc.ID); isolation != nil && h.config.Reuse {
-		h.config.Set(isolation)
+	if existing := h.config.Manager.Existing(req.Alloc.ID); existing != nil && h.config.Reuse {
+		h.config.Set(existing)
 		return hook.AllocPrerunResponse{}, nil
 	}
-	creator, err := h.findCreator(ctx)
-	if err != nil {
+	request := h.config.Request()
+	var err error
+	if request.Driver, err = h.findCreator(ctx, request.Mode); err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
 	point := failpoint.EnterStep(failpoint.StepNetwork)
-	isolation, err := h.config.Manager.Create(ctx, req.Alloc.ID, creator, h.config.Hostname())
+	created, err := h.config.Manager.Create(ctx, request)
 	point.Leave()
 	if err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
-	h.config.Set(isolation)
+	h.config.Set(created)
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // capabilitiesTimeout limits how long a driver may take to start before the network is created.
 const capabilitiesTimeout = time.Minute
 
-// findCreator returns the driver that creates the network. It returns an error if the driver of a
-// task does not support the network mode.
-func (h *Network) findCreator(ctx context.Context) (string, error) {
+// findCreator returns the driver that creates the namespace, "" if the agent does. It returns an error if the
+// driver of a task does not support the network mode.
+func (h *Network) findCreator(ctx context.Context, mode string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
 	defer cancel()
 	var creator *NetworkTask
@@ -97,7 +98,7 @@ func (h *Network) findCreator(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("task %s: %w", task.Name, err)
 		}
 		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
-			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, h.config.Network.Mode)
+			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, mode)
 		}
 		switch {
 		case !c.MustCreateNetwork:
@@ -107,8 +108,8 @@ func (h *Network) findCreator(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("tasks %s and %s want to initiate networking but only one driver can do so", creator.Name, task.Name)
 		}
 	}
-	if creator == nil || !model.DriversCanCreate(h.config.Network.Mode) {
-		return "", fmt.Errorf("no driver of the group creates networks, and this build of nomad-lite creates none with mode %q: use mode \"host\", or a driver with the capability must_create_network", h.config.Network.Mode)
+	if creator == nil {
+		return "", nil
 	}
 	return creator.Driver, nil
 }

@@ -52,8 +52,6 @@ type Node interface {
 	// Meta is the metadata of the node; SetMeta changes it permanently.
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error
-	// MayCreateNetwork reports whether a driver creates the networks of allocations, or is not known.
-	MayCreateNetwork(ctx context.Context, driver string) bool
 	// TaskConfigSchema returns the schema of a driver's task config block.
 	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
 }

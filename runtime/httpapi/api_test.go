@@ -40,13 +40,12 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.Unsuppo
 	return nil, nil
 }
 
-func (stubNode) Logs() *logs.Collector                                  { return nil }
-func (stubNode) LogDir(string) string                                   { return "" }
-func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)          { return nil, fs.ErrNotExist }
-func (stubNode) HostStats(context.Context) (s hoststats.Stats)          { return s }
-func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats    { return nil }
-func (stubNode) Meta() (m api.NodeMetaResponse)                         { return m }
-func (stubNode) MayCreateNetwork(_ context.Context, driver string) bool { return driver == "pods" }
+func (stubNode) Logs() *logs.Collector                               { return nil }
+func (stubNode) LogDir(string) string                                { return "" }
+func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }
+func (stubNode) HostStats(context.Context) (s hoststats.Stats)       { return s }
+func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats { return nil }
+func (stubNode) Meta() (m api.NodeMetaResponse)                      { return m }
 
 func (stubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
 	switch driver {

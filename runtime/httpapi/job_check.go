@@ -85,7 +85,7 @@ func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []str
 	for _, err := range trouble {
 		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
-	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }, func(name string) bool { return c.node.MayCreateNetwork(ctx, name) }), attachments...) {
+	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
 		if !refusal.ForegroundOnly {
 			faultLines = append(faultLines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}

@@ -356,9 +356,9 @@ func TestValidateJob(t *testing.T) {
 		t.Errorf("%+v, %v", bad, err)
 	}
 	limit, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) {
-		j.TaskGroups[0].Networks = []*api.NetworkResource{{Mode: "bridge"}}
+		j.TaskGroups[0].Networks = []*api.NetworkResource{{Mode: "driver"}}
 	}), nil)
-	if err != nil || !strings.Contains(limit.Error, `network mode "bridge" is not supported by this build`) {
+	if err != nil || !strings.Contains(limit.Error, `network mode "driver" is not supported by this build`) {
 		t.Errorf("%+v, %v", limit, err)
 	}
 }

@@ -79,6 +79,9 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}
+	for _, mode := range host.NetworkModes {
+		record.NodeResources.Networks = append(record.NodeResources.Networks, &api.NetworkResource{Mode: mode})
+	}
 	reserved := c.Reserved
 	record.ReservedResources = &api.NodeReservedResources{
 		Cpu:      api.NodeReservedCpuResources{CpuShares: reserved.CPU + uint64(host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores))},

@@ -2,13 +2,16 @@ package localnode
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"net"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -30,6 +33,7 @@ type Settings struct {
 	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
 	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
 	TLS              bool   // the API uses TLS
+	Networks         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
 	HostVolumes map[string]*api.HostVolumeInfo
 }
@@ -56,7 +60,19 @@ func (s Settings) WithDefaults(hostname string) Settings {
 	s.MaxDynamicPort = cmp.Or(s.MaxDynamicPort, scheduler.MaxDynamicPort)
 	s.ClientMinPort = cmp.Or(s.ClientMinPort, ClientMinPort)
 	s.ClientMaxPort = cmp.Or(s.ClientMaxPort, ClientMaxPort)
+	s.Networks = s.Networks.WithDefaults()
 	return s
+}
+
+// FingerprintNetworks adds the network modes of the machine to its properties.
+func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
+	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
+	if err != nil {
+		logger.Info("degraded", "reason", err.Error())
+		host.Degradations = append(host.Degradations, err.Error())
+	}
+	host.NetworkModes = capabilities.Modes
+	maps.Copy(host.Attributes, capabilities.Attributes)
 }
 
 // Fingerprint reads the properties of the machine. The operator's settings override

@@ -65,8 +65,8 @@ func bridgeConstraints() (all []*api.Constraint) {
 	return all
 }
 
-// IsBridgeConstraint reports whether the constraint follows from the network mode "bridge". It
-// does not apply to a group whose network a driver creates, without CNI plugins.
+// IsBridgeConstraint reports whether the constraint follows from the network mode "bridge". Every node with
+// that mode satisfies it: the bridge of nomad-lite needs no CNI plugins.
 func IsBridgeConstraint(c *api.Constraint) bool {
 	return slices.ContainsFunc(bridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
 }

@@ -100,9 +100,23 @@ func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	}
 }
 
-// DriversCanCreate reports whether a driver can create the network of a group with this network
-// mode: a namespace that the tasks of the group share.
-func DriversCanCreate(mode string) bool { return mode == "bridge" || mode == "none" }
+// IsCNI reports whether a network mode is that of a network of CNI plugins.
+func IsCNI(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
+
+// isKnownMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
+// namespace.
+func isKnownMode(mode string) bool {
+	return isHostNetworking(mode) || mode == "bridge" || mode == "none" || IsCNI(mode)
+}
+
+// NodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
+func NodeNetworkMode(g *api.TaskGroup) string {
+	n := GroupNetwork(g)
+	if n == nil || n.Mode == "none" {
+		return ""
+	}
+	return n.Mode
+}
 
 // GroupNetwork returns the network that the tasks of a group share, or nil if they use the
 // network of the host.

@@ -30,14 +30,13 @@ type UnsupportedPart struct {
 // not support, in the order of the job. Most are unsupported by this build in general. It
 // does not repeat errors of Validate.
 //
-// hasDriver reports whether there is a task driver of that name, and createsNetwork whether it
-// may create the networks of allocations; drivers, if given, are the names that are suggested to
-// the user.
-func UnsupportedParts(job *api.Job, hasDriver, createsNetwork func(name string) bool, drivers ...string) []UnsupportedPart {
+// hasDriver reports whether there is a task driver of that name; drivers, if given, are the names that
+// are suggested to the user.
+func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []UnsupportedPart {
 	if job == nil {
 		return nil
 	}
-	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, createsNetwork: createsNetwork, drivers: drivers, namespace: val(job.Namespace)}
+	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, drivers: drivers, namespace: val(job.Namespace)}
 	r.checkJob(job)
 	all := make([]UnsupportedPart, 0, len(*r.faults))
 	for _, f := range *r.faults {
@@ -48,10 +47,9 @@ func UnsupportedParts(job *api.Job, hasDriver, createsNetwork func(name string) 
 
 type unsupportedChecker struct {
 	*faultReport
-	hasDriver      func(string) bool
-	createsNetwork func(string) bool
-	drivers        []string
-	namespace      string
+	hasDriver func(string) bool
+	drivers   []string
+	namespace string
 }
 
 // addUnsupported adds the reason why a block of the job is refused.
@@ -88,16 +86,17 @@ func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 	}
 }
 
-// checkNetworks rejects networks that neither this machine nor a driver of the group creates.
+// checkNetworks rejects networks whose mode does not exist, and those that the first network of the group
+// makes ineffective.
 func (r *unsupportedChecker) checkNetworks(group *faultReport, g *api.TaskGroup) {
-	created := slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return r.createsNetwork(t.Driver) })
 	for i, n := range g.Networks {
 		at := group.atPath("network", positionText(i))
-		if !isHostNetworking(n.Mode) {
-			if i > 0 || !created || !DriversCanCreate(n.Mode) {
-				addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
-			}
-		} else if n.Hostname != "" {
+		switch {
+		case !isKnownMode(n.Mode):
+			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `write "host", "bridge", "none" or "cni/" with the name of a CNI network`)
+		case i > 0 && !isHostNetworking(n.Mode):
+			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q of a further network", n.Mode), "the first network of a group has its mode, remove this one")
+		case n.Hostname != "" && isHostNetworking(n.Mode):
 			at.atPath("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
 		}
 	}

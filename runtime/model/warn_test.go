@@ -170,7 +170,6 @@ func TestForegroundNomadVarWarnings(t *testing.T) {
 
 func TestUnsupportedParts(t *testing.T) {
 	hasDriver := func(name string) bool { return name == "d" || name == "e" || name == "pods" }
-	createsNetwork := func(name string) bool { return name == "pods" }
 	for _, c := range []struct {
 		name       string
 		edit       func(*jobFixture)
@@ -197,15 +196,11 @@ func TestUnsupportedParts(t *testing.T) {
 		{"another region", func(f *jobFixture) { f.job.Region = new("mars") }, "region", `the region "mars" does not exist`},
 		{"a stopped job", func(f *jobFixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
 		{"a periodic job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Run it once, now, with -now"},
-		{"bridge", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},
-		{"a bridge that a driver creates", func(f *jobFixture) {
-			f.task.Driver = "pods"
-			f.group.Networks = []*api.NetworkResource{{Mode: "bridge", Hostname: "x"}}
-		}, "", ""},
-		{"a CNI network with a driver that creates others", func(f *jobFixture) {
-			f.task.Driver = "pods"
-			f.group.Networks = []*api.NetworkResource{{Mode: "cni/x"}}
-		}, "group g network 0 mode", `network mode "cni/x"`},
+		{"a network namespace", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge", Hostname: "x"}} }, "", ""},
+		{"a CNI network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "cni/x"}} }, "", ""},
+		{"no network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "none"}, {}} }, "", ""},
+		{"a network mode that does not exist", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "cni/"}} }, "group g network 0 mode", `network mode "cni/" is not supported`},
+		{"the network mode driver", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "driver"}} }, "group g network 0 mode", `network mode "driver" is not supported`},
 		{"the second network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, {Mode: "cni/x"}} }, "group g network 1 mode", `network mode "cni/x"`},
 		{"a hostname", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Hostname: "x"}} }, "group g network 0 hostname", `hostname cannot be set on task group using "host" networking mode`},
 		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "group g service 0", `service "a" would be registered with Consul`},
@@ -239,7 +234,7 @@ func TestUnsupportedParts(t *testing.T) {
 		}, "group g task t identity", `identity "x" with extra_claims`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, createsNetwork, "e", "d")
+			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, "e", "d")
 			if c.text == "" {
 				if len(got) > 0 {
 					t.Errorf("refused: %+v", got)
@@ -251,7 +246,7 @@ func TestUnsupportedParts(t *testing.T) {
 			}
 		})
 	}
-	if got := UnsupportedParts(newJobFixture().job, func(string) bool { return false }, createsNetwork); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
+	if got := UnsupportedParts(newJobFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
 		t.Errorf("without names to offer: %+v", got)
 	}
 }

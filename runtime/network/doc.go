@@ -1,7 +1,7 @@
-// Package network owns the networks that drivers create for allocations: network namespaces that
-// the tasks of a group share.
+// Package network owns the networks of allocations that do not use the network of the machine: network
+// namespaces that the tasks of a group share.
 //
-// A network is recorded before its driver is called, so that neither a failure nor the death of
-// the agent loses a network. The package creates no network itself,
-// and it does not decide which driver creates one: the hook of the allocation does, and calls it.
+// A network is recorded before a driver or the host is called, so that neither a failure nor the death of
+// the agent loses a network. The package decides neither which driver creates a namespace, the hook of the
+// allocation does, nor how a namespace is connected: package hostnet does.
 package network

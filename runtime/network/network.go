@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -31,11 +33,29 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
+// Host creates network namespaces of this machine, and connects them to networks. The methods may be
+// called concurrently, for one allocation one at a time. They can be repeated: the result of an earlier call,
+// also of one that an agent which has died did not complete, is no error.
+type Host interface {
+	CreateNamespace(allocID string) (path string, err error)
+	// RemoveNamespace does nothing if the namespace does not exist.
+	RemoveNamespace(allocID string) error
+	// Prepare completes the record of a network with what Disconnect needs.
+	Prepare(*state.AllocNetwork) error
+	// Connect connects the namespace at a path. The result is nil if the mode connects it to nothing.
+	Connect(ctx context.Context, network *state.AllocNetwork, path string) (*state.NetworkStatus, error)
+	// Disconnect does nothing if the namespace is not connected.
+	Disconnect(ctx context.Context, network *state.AllocNetwork) error
+	// Repair restores what others have removed from the networks of connected namespaces.
+	Repair([]state.AllocNetwork) error
+}
+
 // Manager creates and destroys the networks of allocations. Its methods may be called
 // concurrently, for one allocation one at a time, except Run.
 type Manager struct {
 	store   Store
 	drivers Drivers
+	host    Host
 	logger  hclog.Logger
 
 	released chan struct{} // the channel has a value when a network must be destroyed
@@ -45,45 +65,72 @@ type Manager struct {
 }
 
 // New returns a Manager of the networks in the store.
-func New(store Store, drivers Drivers, logger hclog.Logger) *Manager {
+func New(store Store, drivers Drivers, host Host, logger hclog.Logger) *Manager {
 	return &Manager{
-		store: store, drivers: drivers, logger: logger.Named("network"),
+		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
 		released: make(chan struct{}, 1), busy: make(map[string]bool),
 	}
 }
 
 // Existing returns the network that was created for an allocation, nil if there is none.
-func (m *Manager) Existing(allocID string) *driver.NetworkIsolation {
+func (m *Manager) Existing(allocID string) *state.AllocNetwork {
 	record := m.store.Network(allocID)
-	if record == nil || record.Released {
+	if record == nil || record.Released || record.Isolation == nil {
 		return nil
 	}
-	return record.Isolation
+	return record
 }
 
 // driverTimeout limits how long a driver may take to start.
 const driverTimeout = time.Minute
 
-// Create makes a driver create the network of an allocation. If it exists already, the driver
-// returns it again. The result is nil if the tasks need no isolation. Create blocks as long as the
+// Create creates the network of an allocation: a driver or the host creates a namespace, and the host
+// connects it. If it exists already, it is kept or replaced. The request has the fields up to CNIArgs; the
+// result is complete. The result is nil if the tasks need no isolation. Create blocks as long as the
 // driver needs, or until ctx is done. If it fails, Destroy must be called nevertheless.
-func (m *Manager) Create(ctx context.Context, allocID, driverName, hostname string) (*driver.NetworkIsolation, error) {
-	record := state.AllocNetwork{AllocID: allocID, Driver: driverName, Hostname: hostname}
-	if err := m.store.PutNetwork(record); err != nil {
+func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error) {
+	record := &request
+	if former := m.store.Network(record.AllocID); former != nil && former.Mode != "" {
+		// The machine was booted, or an agent has died while it created the network.
+		if err := m.host.Disconnect(ctx, former); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.host.Prepare(record); err != nil {
+		return nil, err
+	}
+	if err := m.store.PutNetwork(*record); err != nil {
 		return nil, fmt.Errorf("store the network: %w", err)
 	}
-	isolation, err := m.callCreate(ctx, &record)
+	isolation, err := m.createNamespace(ctx, record)
 	switch {
-	case err == nil && isolation != nil:
-		record.Isolation = withHosts(isolation)
-		if err := m.store.PutNetwork(record); err != nil {
-			return nil, fmt.Errorf("store the network: %w", err)
-		}
-		return record.Isolation, nil
-	case err != nil && isUncertain(err):
-		return nil, err // the driver may have created the network
+	case err != nil && (record.Driver == "" || isUncertain(err)):
+		return nil, err // the namespace may exist
+	case err != nil || isolation == nil:
+		return nil, errors.Join(err, m.store.DeleteNetwork(record.AllocID))
 	}
-	return nil, errors.Join(err, m.store.DeleteNetwork(allocID))
+	if record.Status, err = m.host.Connect(ctx, record, isolation.Path); err != nil {
+		return nil, err
+	}
+	record.Isolation = withHosts(isolation, record)
+	if err := m.store.PutNetwork(*record); err != nil {
+		return nil, fmt.Errorf("store the network: %w", err)
+	}
+	return record, nil
+}
+
+// createNamespace creates the namespace of an allocation.
+func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork) (*driver.NetworkIsolation, error) {
+	if record.Driver != "" {
+		return m.callCreate(ctx, record)
+	}
+	point := failpoint.EnterStep(failpoint.StepNamespace)
+	path, err := m.host.CreateNamespace(record.AllocID)
+	point.Leave()
+	if err != nil {
+		return nil, err
+	}
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}, nil
 }
 
 // callCreate calls CreateNetwork, and once more if the plugin exits during the call.
@@ -130,26 +177,29 @@ const (
 	containerHostnameSize = 12 // size of the hostname that a container gets from its id
 )
 
-// withHosts returns the network with the hostname that its labels name, unless the driver has set
-// one itself.
-func withHosts(isolation *driver.NetworkIsolation) *driver.NetworkIsolation {
+// withHosts returns the isolation with the hostname that its labels name, or that the job asks for, and with
+// its address, unless the driver has set them itself.
+func withHosts(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
 	}
-	hostname := isolation.Labels[sandboxHostnameLabel]
-	if hostname == "" {
-		hostname = isolation.Labels[sandboxContainerIDLabel]
-		hostname = hostname[:min(len(hostname), containerHostnameSize)]
+	containerID := isolation.Labels[sandboxContainerIDLabel]
+	hostname := cmp.Or(isolation.Labels[sandboxHostnameLabel], containerID[:min(len(containerID), containerHostnameSize)])
+	if record.Driver == "" {
+		hostname = record.Hostname
 	}
 	if hostname == "" {
 		return isolation
 	}
 	named := *isolation
 	named.Hosts = &driver.HostsConfig{Hostname: hostname}
+	if record.Status != nil {
+		named.Hosts.Address = cmp.Or(record.Status.Address, record.Status.AddressIPv6)
+	}
 	return &named
 }
 
-// Destroy makes the driver destroy the network of an allocation whose tasks have ended. It does
+// Destroy destroys the network of an allocation whose tasks have ended. It does
 // nothing if the allocation has none. After an error Run repeats the call until it succeeds, also
 // under the next agent.
 func (m *Manager) Destroy(ctx context.Context, allocID string) error {
@@ -190,8 +240,27 @@ func (m *Manager) clearBusy(allocID string) {
 	delete(m.busy, allocID)
 }
 
-// destroy calls DestroyNetwork, and deletes the record.
+// destroy disconnects and removes the namespace of a network, and deletes the record.
 func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error {
+	if record.Mode != "" {
+		if err := m.host.Disconnect(ctx, record); err != nil {
+			return err
+		}
+	}
+	var err error
+	if record.Driver != "" {
+		err = m.callDestroy(ctx, record)
+	} else {
+		err = m.host.RemoveNamespace(record.AllocID)
+	}
+	if err != nil {
+		return err
+	}
+	return m.store.DeleteNetwork(record.AllocID)
+}
+
+// callDestroy calls DestroyNetwork of the driver that has created a network.
+func (m *Manager) callDestroy(ctx context.Context, record *state.AllocNetwork) error {
 	d, err := m.driver(ctx, record.Driver)
 	if err != nil {
 		return err
@@ -201,7 +270,7 @@ func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error
 		// The agent does not know whether the network was created. Only CreateNetwork returns the
 		// isolation that DestroyNetwork needs.
 		if isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname); errors.Is(err, driver.ErrCreateNetworkNotSupported) {
-			return m.store.DeleteNetwork(record.AllocID)
+			return nil
 		} else if err != nil {
 			return fmt.Errorf("driver %q: find the network: %w", record.Driver, err)
 		}
@@ -209,19 +278,51 @@ func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error
 	err = d.DestroyNetwork(ctx, record.AllocID, isolation)
 	if errors.Is(err, driver.ErrDestroyNetworkNotSupported) {
 		m.logger.Warn("driver creates networks and cannot destroy them, network left behind", "driver", record.Driver, "alloc_id", record.AllocID)
-		err = nil
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: destroy network: %w", record.Driver, err)
 	}
-	return m.store.DeleteNetwork(record.AllocID)
+	return nil
+}
+
+// repairInterval is the time between two checks whether others have removed rules or interfaces of
+// connected networks.
+const repairInterval = 10 * time.Second
+
+// repair lets the host repair the networks in use. It logs each error once.
+func (m *Manager) repair(lastErr string) string {
+	var connected []state.AllocNetwork
+	for _, record := range m.store.Networks() {
+		if record.Status != nil && !record.Released && m.store.HasAllocation(record.AllocID) {
+			connected = append(connected, record)
+		}
+	}
+	if len(connected) == 0 {
+		return ""
+	}
+	err := m.host.Repair(connected)
+	if err == nil {
+		return ""
+	}
+	if text := err.Error(); text != lastErr {
+		m.logger.Warn("networks of allocations are damaged", "error", err)
+		return text
+	}
+	return lastErr
 }
 
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
 // Run destroys the networks that Destroy could not destroy, and those of allocations that no
-// longer exist. It retries with growing delays until ctx is done.
+// longer exist. It retries with growing delays until ctx is done. Meanwhile it repairs the networks in use.
 func (m *Manager) Run(ctx context.Context) {
+	repaired := make(chan struct{})
+	defer func() { <-repaired }()
+	go func() {
+		defer close(repaired)
+		m.repairRegularly(ctx)
+	}()
 	delay := minRetryDelay
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
@@ -240,6 +341,20 @@ func (m *Manager) Run(ctx context.Context) {
 			}
 		case <-retry:
 		case <-ctx.Done():
+		}
+	}
+}
+
+func (m *Manager) repairRegularly(ctx context.Context) {
+	ticker := time.NewTicker(repairInterval)
+	defer ticker.Stop()
+	lastErr := ""
+	for {
+		select {
+		case <-ticker.C:
+			lastErr = m.repair(lastErr)
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -134,15 +135,69 @@ func checkCalls(t *testing.T, d *fakeDriver, s *memoryStore, want ...string) {
 	}
 }
 
+// fakeHost records its calls in those of the driver. Its namespaces outlive the agents.
+type fakeHost struct {
+	d           *fakeDriver
+	namespaces  map[string]bool
+	connected   map[string]string // paths by allocation
+	connectErrs []error
+}
+
+func newFakeHost(d *fakeDriver) *fakeHost {
+	return &fakeHost{d: d, namespaces: map[string]bool{}, connected: map[string]string{}}
+}
+
+func (h *fakeHost) call(text string) {
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
+	h.d.calls = append(h.d.calls, text)
+}
+
+func (h *fakeHost) CreateNamespace(allocID string) (string, error) {
+	h.call("namespace")
+	h.namespaces[allocID] = true
+	return "/run/netns/" + allocID, nil
+}
+
+func (h *fakeHost) RemoveNamespace(allocID string) error {
+	h.call("remove")
+	delete(h.namespaces, allocID)
+	return nil
+}
+
+func (*fakeHost) Prepare(n *state.AllocNetwork) error {
+	if n.Mode == "cni/missing" {
+		return errors.New("there is no CNI network")
+	}
+	return nil
+}
+
+func (h *fakeHost) Connect(_ context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
+	h.call("connect " + path)
+	h.connected[n.AllocID] = path
+	return &state.NetworkStatus{Interface: "eth0", Address: "172.26.64.7"}, nextError(&h.connectErrs)
+}
+
+func (h *fakeHost) Disconnect(_ context.Context, n *state.AllocNetwork) error {
+	h.call("disconnect")
+	delete(h.connected, n.AllocID)
+	return nil
+}
+
+func (h *fakeHost) Repair(networks []state.AllocNetwork) error {
+	h.call(fmt.Sprint("repair ", len(networks)))
+	return nil
+}
+
 func newTestManager() (*Manager, *fakeDriver, *memoryStore) {
 	d, s := newFakeDriver(), &memoryStore{records: map[string]state.AllocNetwork{}, allocs: map[string]bool{"a": true}}
-	return New(s, fakeDrivers{d}, hclog.NewNullLogger()), d, s
+	return New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), d, s
 }
 
 func TestCreateAndDestroy(t *testing.T) {
 	m, d, s := newTestManager()
-	got, err := m.Create(t.Context(), "a", "pods", "web")
-	if err != nil || !reflect.DeepEqual(got, d.answer) || !reflect.DeepEqual(m.Existing("a"), got) {
+	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "web"})
+	if err != nil || !reflect.DeepEqual(got.Isolation, d.answer) || !reflect.DeepEqual(m.Existing("a"), got) {
 		t.Fatal(got, err, m.Existing("a"))
 	}
 	for range 2 {
@@ -153,14 +208,14 @@ func TestCreateAndDestroy(t *testing.T) {
 	if existing := m.Existing("a"); existing != nil {
 		t.Error(existing)
 	}
-	checkCalls(t, d, s, "create a web", "destroy a /run/netns/x")
+	checkCalls(t, d, s, "create a web", "connect /run/netns/x", "destroy a /run/netns/x")
 }
 
 // An allocation whose tasks need no isolation has no network to destroy.
 func TestDriverWithoutIsolation(t *testing.T) {
 	m, d, s := newTestManager()
 	d.answer = nil
-	if got, err := m.Create(t.Context(), "a", "pods", ""); got != nil || err != nil {
+	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: ""}); got != nil || err != nil {
 		t.Error(got, err)
 	}
 	if err := m.Destroy(t.Context(), "a"); err != nil {
@@ -177,14 +232,14 @@ func TestCreateErrors(t *testing.T) {
 	}{
 		"an error of the driver leaves nothing":      {[]error{errors.New("no image")}, `driver "pods": create network: no image`, []string{"create a h"}},
 		"a driver that creates no networks":          {[]error{driver.ErrCreateNetworkNotSupported}, `driver "pods" declares must_create_network and does not implement`, []string{"create a h"}},
-		"a plugin that exits is called once more":    {[]error{driver.ErrPluginDown}, "", []string{"create a h", "create a h", "destroy a /run/netns/x"}},
+		"a plugin that exits is called once more":    {[]error{driver.ErrPluginDown}, "", []string{"create a h", "create a h", "connect /run/netns/x", "destroy a /run/netns/x"}},
 		"the network of an unknown result is found":  {[]error{driver.ErrPluginDown, driver.ErrPluginDown}, "plugin", []string{"create a h", "create a h", "create a h", "destroy a /run/netns/x"}},
 		"a driver that cannot find what it has made": {[]error{driver.ErrPluginDown, driver.ErrPluginDown, driver.ErrCreateNetworkNotSupported}, "plugin", []string{"create a h", "create a h", "create a h"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, d, s := newTestManager()
 			d.createErrs = c.errs
-			got, err := m.Create(t.Context(), "a", "pods", "h")
+			got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"})
 			if c.text == "" && (err != nil || got == nil) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
 				t.Errorf("%v, %v, want %q", got, err, c.text)
 			}
@@ -203,16 +258,16 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 		m, d, s := newTestManager()
 		ctx, die := context.WithCancel(t.Context())
 		d.onCreated = die
-		if _, err := m.Create(ctx, "a", "pods", "h"); err == nil {
+		if _, err := m.Create(ctx, state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err == nil {
 			t.Fatal("the agent has survived")
 		}
 		d.onCreated = nil
-		runManager(t, New(s, fakeDrivers{d}, hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
 		if len(d.networks) != 1 {
 			t.Error("the network of an allocation that exists was destroyed")
 		}
 		s.allocs = nil
-		runManager(t, New(s, fakeDrivers{d}, hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
 		checkCalls(t, d, s, "create a h", "create a h", "destroy a /run/netns/x")
 	})
 }
@@ -228,7 +283,7 @@ func runManager(t *testing.T, m *Manager, d time.Duration) {
 func TestDestroyIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
-		if _, err := m.Create(t.Context(), "a", "pods", "h"); err != nil {
+		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err != nil {
 			t.Fatal(err)
 		}
 		busy := errors.New("device busy")
@@ -243,14 +298,14 @@ func TestDestroyIsRepeated(t *testing.T) {
 		if left := len(d.destroyErrs); left == 0 || left == 5 {
 			t.Errorf("%d errors left", left)
 		}
-		runManager(t, New(s, fakeDrivers{d}, hclog.NewNullLogger()), time.Hour)
-		checkCalls(t, d, s, append([]string{"create a h"}, slices.Repeat([]string{"destroy a /run/netns/x"}, 7)...)...)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Hour)
+		checkCalls(t, d, s, append([]string{"create a h", "connect /run/netns/x"}, slices.Repeat([]string{"destroy a /run/netns/x"}, 7)...)...)
 	})
 }
 
 func TestDestroyNotSupported(t *testing.T) {
 	m, d, s := newTestManager()
-	if _, err := m.Create(t.Context(), "a", "pods", "h"); err != nil {
+	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err != nil {
 		t.Fatal(err)
 	}
 	d.destroyErrs = []error{driver.ErrDestroyNetworkNotSupported}
@@ -266,16 +321,79 @@ func TestHostnameOfLabels(t *testing.T) {
 		hosts, want *driver.HostsConfig
 	}{
 		{nil, nil, nil},
-		{map[string]string{"docker_sandbox_hostname": "web"}, nil, &driver.HostsConfig{Hostname: "web"}},
-		{map[string]string{"docker_sandbox_container_id": "0123456789abcdef"}, nil, &driver.HostsConfig{Hostname: "0123456789ab"}},
-		{map[string]string{"docker_sandbox_container_id": "0123"}, nil, &driver.HostsConfig{Hostname: "0123"}},
+		{map[string]string{"docker_sandbox_hostname": "web"}, nil, &driver.HostsConfig{Hostname: "web", Address: "172.26.64.7"}},
+		{map[string]string{"docker_sandbox_container_id": "0123456789abcdef"}, nil, &driver.HostsConfig{Hostname: "0123456789ab", Address: "172.26.64.7"}},
+		{map[string]string{"docker_sandbox_container_id": "0123"}, nil, &driver.HostsConfig{Hostname: "0123", Address: "172.26.64.7"}},
 		{map[string]string{"docker_sandbox_hostname": "web"}, own, own},
 	} {
 		m, d, _ := newTestManager()
 		d.answer = &driver.NetworkIsolation{Labels: c.labels, Hosts: c.hosts}
-		got, err := m.Create(t.Context(), "a", "pods", "h")
-		if err != nil || !reflect.DeepEqual(got.Hosts, c.want) {
-			t.Errorf("%v: %+v, %v, want %+v", c.labels, got.Hosts, err, c.want)
+		got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"})
+		if err != nil || !reflect.DeepEqual(got.Isolation.Hosts, c.want) {
+			t.Errorf("%v: %+v, %v, want %+v", c.labels, got.Isolation.Hosts, err, c.want)
 		}
 	}
+}
+
+// The host creates the namespace if no driver does, and disconnects it before it removes it.
+func TestHostCreatesNetwork(t *testing.T) {
+	m, d, s := newTestManager()
+	request := state.AllocNetwork{AllocID: "a", Mode: "bridge", Hostname: "web"}
+	got, err := m.Create(t.Context(), request)
+	want := &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: "/run/netns/a", Hosts: &driver.HostsConfig{Hostname: "web", Address: "172.26.64.7"}}
+	if err != nil || !reflect.DeepEqual(got.Isolation, want) || got.Status.Address != "172.26.64.7" || !reflect.DeepEqual(m.Existing("a"), got) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	// After a reboot the former network is disconnected first.
+	if _, err := m.Create(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Destroy(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "namespace", "connect /run/netns/a", "disconnect", "remove")
+}
+
+// A namespace that could not be connected, or whose connection an agent that has died did not complete, is
+// removed.
+func TestIncompleteNetworkIsRemoved(t *testing.T) {
+	m, d, s := newTestManager()
+	m.host.(*fakeHost).connectErrs = []error{errors.New("no address")}
+	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}); got != nil || err == nil || err.Error() != "no address" {
+		t.Error(got, err)
+	}
+	if m.Existing("a") != nil {
+		t.Error("an incomplete network is used")
+	}
+	s.allocs = nil
+	next := New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger())
+	if left := next.DestroyReleased(t.Context()); left != 0 {
+		t.Errorf("%d networks are left", left)
+	}
+	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "remove")
+}
+
+// Nothing is recorded for a network that does not exist.
+func TestUnknownNetwork(t *testing.T) {
+	m, d, s := newTestManager()
+	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "cni/missing"}); err == nil {
+		t.Error("created")
+	}
+	checkCalls(t, d, s)
+}
+
+// Networks in use are repaired regularly.
+func TestNetworksAreRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d, s := newTestManager()
+		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}); err != nil {
+			t.Fatal(err)
+		}
+		runManager(t, m, 2*repairInterval+time.Second)
+		if err := m.Destroy(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+		runManager(t, m, 2*repairInterval)
+		checkCalls(t, d, s, "namespace", "connect /run/netns/a", "repair 1", "repair 1", "disconnect", "remove")
+	})
 }

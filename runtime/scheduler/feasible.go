@@ -54,6 +54,9 @@ func checkFeasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCou
 			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}
+	if err := checkNetworkMode(g, node); err != nil {
+		errs = append(errs, &filteredError{"missing network", err})
+	}
 	check := func(path []string, constraints []*api.Constraint, count int) {
 		for _, u := range unmetConstraints(path, constraints, node, count) {
 			errs = append(errs, &filteredError{u.text, u.Err})
@@ -65,6 +68,15 @@ func checkFeasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCou
 		check(nil, t.Constraints, 1)
 	}
 	return errors.Join(errs...)
+}
+
+// checkNetworkMode returns an error if the node does not have the network mode of the group.
+func checkNetworkMode(g *api.TaskGroup, node Node) error {
+	mode := model.NodeNetworkMode(g)
+	if mode == "" || node.NetworkModes == nil || slices.Contains(node.NetworkModes, mode) {
+		return nil
+	}
+	return fmt.Errorf("missing network: this node does not have the network mode %q: the log of the agent says why (reason of \"degraded\"), or use mode = \"host\"", mode)
 }
 
 // UnmetConstraint is a constraint of a job that a node does not satisfy.
@@ -92,6 +104,9 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	all = append(all, unmetConstraints(nil, job.Constraints, node, total)...)
 	for _, g := range job.TaskGroups {
 		path := []string{"group", *g.Name}
+		if err := checkNetworkMode(g, node); err != nil {
+			all = append(all, UnmetConstraint{Path: append(slices.Clip(path), "network", "0", "mode"), Err: err, text: "missing network"})
+		}
 		all = append(all, unmetVolumes(path, job, g, &node)...)
 		all = append(all, unmetConstraints(path, g.Constraints, node, *g.Count)...)
 		for _, t := range g.Tasks {
@@ -107,7 +122,7 @@ func unmetConstraints(path []string, constraints []*api.Constraint, node Node, c
 	var all []UnmetConstraint
 	for i, c := range constraints {
 		if model.IsBridgeConstraint(c) {
-			continue // the only bridge networks of this build are those that drivers create
+			continue // the bridge needs no CNI plugins; checkNetworkMode checks it
 		}
 		if err := checkConstraint(c, node, count); err != nil {
 			all = append(all, UnmetConstraint{append(slices.Clip(path), "constraint", strconv.Itoa(i)), err, constraintText(c)})

@@ -33,6 +33,10 @@ func NodeOf(n *api.Node) Node {
 	if r := n.NodeResources; r != nil {
 		node.MinDynamicPort, node.MaxDynamicPort = r.MinDynamicPort, r.MaxDynamicPort
 		node.Devices = r.Devices
+		node.NetworkModes = []string{}
+		for _, n := range r.Networks {
+			node.NetworkModes = append(node.NetworkModes, n.Mode)
+		}
 	}
 	return node
 }

@@ -20,6 +20,9 @@ type Node struct {
 	// Drivers has the detected and healthy drivers. Nil means that drivers are not
 	// checked.
 	Drivers map[string]bool
+	// NetworkModes are the modes of group networks that the node has, besides host and none. Nil means
+	// that networks are not checked.
+	NetworkModes []string
 	// Devices are the groups of devices, which must not be changed.
 	Devices []*api.NodeDeviceResource
 	// HostVolumes are the host volumes by name. The map must not be changed.

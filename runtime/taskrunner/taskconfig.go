@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -29,6 +30,7 @@ type configBuilder struct {
 	output           Output
 	cgroup           cgroup.Group             // cgroup that the host has created for the driver
 	networkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
+	networkDNS       *driver.DNSConfig        // used if the job has no DNS settings
 }
 
 func (b *configBuilder) setOutput(o Output) {
@@ -43,10 +45,10 @@ func (b *configBuilder) setCgroup(group cgroup.Group) {
 	b.cgroup = group
 }
 
-func (b *configBuilder) setNetworkIsolation(isolation *driver.NetworkIsolation) {
+func (b *configBuilder) setNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.networkIsolation = isolation
+	b.networkIsolation, b.networkDNS = isolation, dns
 }
 
 // build returns the driver's config for the next start, without its id. The config block
@@ -65,7 +67,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	}
 	resources := task.Resources
 	b.mu.Lock()
-	output, networkIsolation := b.output, b.networkIsolation
+	output, networkIsolation, networkDNS := b.output, b.networkIsolation, b.networkDNS
 	resources.Linux.CpusetCgroup, resources.Linux.CpusetCpus = b.cgroup.Path, b.cgroup.CPUs
 	b.mu.Unlock()
 	return &driver.TaskConfig{
@@ -89,7 +91,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 		Mounts:           mounts,
 		Devices:          devices,
 		NetworkIsolation: networkIsolation,
-		DNS:              b.alloc.DNS,
+		DNS:              cmp.Or(b.alloc.DNS, networkDNS),
 	}, nil
 }
 

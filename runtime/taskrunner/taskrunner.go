@@ -223,10 +223,10 @@ func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
 // reserved for it. The default is none.
 func (r *Runner) SetCgroup(group cgroup.Group) { r.configBuilder.setCgroup(group) }
 
-// SetNetworkIsolation sets the network for the driver's next start of the task. The default is
-// nil: the network of the host.
-func (r *Runner) SetNetworkIsolation(isolation *driver.NetworkIsolation) {
-	r.configBuilder.setNetworkIsolation(isolation)
+// SetNetwork sets the network for the driver's next start of the task. The default is nil: the network of
+// the host. The DNS settings are used if the job has none.
+func (r *Runner) SetNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
+	r.configBuilder.setNetwork(isolation, dns)
 }
 
 // SetDynamicUser sets the user of a task that names none; empty means the driver's default. It is

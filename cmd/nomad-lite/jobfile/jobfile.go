@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
@@ -224,7 +223,7 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
 	var refusals []model.UnsupportedPart
 	var warnings hcl.Diagnostics
-	for _, part := range model.UnsupportedParts(j.Job, known, mayCreateNetwork, drivers...) {
+	for _, part := range model.UnsupportedParts(j.Job, known, drivers...) {
 		switch {
 		case foreground:
 			refusals = append(refusals, part)
@@ -240,11 +239,6 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
 }
 
-// mayCreateNetwork reports whether a driver can be one that creates the networks of allocations.
-func mayCreateNetwork(driver string) bool {
-	return builtins.CreatesNetworks(driver) || !slices.Contains(builtins.DriverNames(), driver)
-}
-
 // isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
 // an agent.
 func isAgentOnlyPart(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
@@ -258,7 +252,7 @@ func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
 // WarnAgentOnlyParts reports the parts of a job that only an agent runs.
 func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	var diags hcl.Diagnostics
-	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }, mayCreateNetwork) {
+	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
 		if isAgentOnlyPart(refusal) {
 			diags = append(diags, j.newWarning(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason))
 		}

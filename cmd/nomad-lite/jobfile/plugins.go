@@ -171,7 +171,7 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 // CheckCapacity prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
 func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
-	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups()), HostVolumes: a.Node().HostVolumes()}
+	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups()), HostVolumes: a.Node().HostVolumes(), NetworkModes: append([]string{}, a.Host().NetworkModes...)}
 	return j.checkPlacement(s, fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID), node, portFree)
 }
 

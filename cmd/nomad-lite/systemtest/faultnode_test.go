@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
 
 // bystanderJob is a job that the faults must not affect.
@@ -249,6 +250,7 @@ func (n *faultNode) runJobLifecycle() []string {
 	})
 	reached := map[string]bool{}
 	n.do("reached", &reached)
+	n.checkNoNamespaces()
 	n.checkBystander()
 	n.agent.end("stop")
 	n.checkNoLeftovers()
@@ -259,6 +261,16 @@ func (n *faultNode) runJobLifecycle() []string {
 		failpoints = append(failpoints, m)
 	}
 	return failpoints
+}
+
+// checkNoNamespaces checks that no network namespace of an allocation is left.
+func (n *faultNode) checkNoNamespaces() {
+	n.Helper()
+	for id := range n.lastAllocs {
+		if _, err := os.Lstat(netns.Path(id)); !errors.Is(err, os.ErrNotExist) {
+			n.Errorf("the network namespace of %s is left: %v", id, err)
+		}
+	}
 }
 
 // startBystander starts the bystander job.

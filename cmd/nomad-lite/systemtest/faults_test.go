@@ -111,14 +111,20 @@ func (f fault) victimKind(kind string) string {
 	return kind
 }
 
-// networkMode returns the network mode of the job: the network of an external driver is created by
-// that driver.
+// networkMode returns the network mode of the job: an external driver creates a namespace, which is a file and
+// cannot be connected, and the agent creates and connects the namespace for a builtin driver if the fault hits that.
 func (f fault) networkMode() string {
-	if f.externalDriver {
+	switch {
+	case f.externalDriver:
+		return "none"
+	case slices.Contains(bridgeSteps, f.step):
 		return "bridge"
 	}
 	return "host"
 }
+
+// bridgeSteps are the steps in which the agent creates and connects a network namespace.
+var bridgeSteps = []failpoint.Step{failpoint.StepNamespace, failpoint.StepConnectNetwork, failpoint.StepForwardPorts}
 
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
@@ -137,8 +143,8 @@ func (f fault) randomKillCount() int {
 
 // isPossible reports whether the job reaches the failpoint, and the victim exists there.
 func (f fault) isPossible() bool {
-	if f.step == failpoint.StepNetwork && !f.externalDriver {
-		return false
+	if f.step == failpoint.StepNetwork && !f.externalDriver || slices.Contains(bridgeSteps, f.step) && (f.externalDriver || f.in.uid != 0 || f.in.noCgroups) {
+		return false // namespaces need root, and the mount namespace of the machine
 	}
 	if f.victim.name != "task" {
 		return true
@@ -255,8 +261,8 @@ func TestEachFailpointIsReached(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	n := newFaultNode(t, fault{step: -1, externalDriver: true})
-	reached := n.runJobLifecycle()
+	reached := newFaultNode(t, fault{step: -1, externalDriver: true}).runJobLifecycle()
+	reached = append(reached, newFaultNode(t, fault{step: failpoint.StepNamespace}).runJobLifecycle()...)
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {
 			t.Errorf("step %d has no name", step)

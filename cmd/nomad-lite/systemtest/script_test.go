@@ -60,6 +60,7 @@ func TestMain(m *testing.M) {
 		"pod-driver":         servePodDriver,
 		"wire-driver":        drivertest.Main,
 		"containers":         listContainers,
+		"net-peer":           runNetPeer,
 	})
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -73,6 +75,29 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 		*field(c) = T(f)
 		return nil
 	}}
+}
+
+// bridgeSetting returns a setting of the bridge network, which must be valid together with the others.
+//
+//go:noinline
+func bridgeSetting(set func(*Config, string) error) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		value, err := i.parseString()
+		if err == nil {
+			err = set(c, value)
+		}
+		if err != nil {
+			return err
+		}
+		return c.Node.Networks.WithDefaults().Bridge.Validate()
+	}}
+}
+
+func setPrefix(field *netip.Prefix, value string) (err error) {
+	if *field, err = netip.ParsePrefix(value); err != nil {
+		return fmt.Errorf("%q is not a network such as 172.26.64.0/20", value)
+	}
+	return nil
 }
 
 // invertedBooleanSetting returns a boolean setting whose default is true. Its field in the Config has the
@@ -388,10 +413,10 @@ var clientSettings = map[string]setting{
 
 	"alloc_dir":                   {ignoredReason: "allocations are in the data directory"},
 	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
-	"bridge_network_hairpin_mode": {ignoredReason: notImplementedReason},
-	"bridge_network_name":         {ignoredReason: notImplementedReason},
-	"bridge_network_subnet":       {ignoredReason: notImplementedReason},
-	"bridge_network_subnet_ipv6":  {ignoredReason: notImplementedReason},
+	"bridge_network_hairpin_mode": invertedBooleanSetting(func(c *Config) *bool { return &c.Node.Networks.Bridge.NoHairpin }),
+	"bridge_network_name":         bridgeSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
+	"bridge_network_subnet":       bridgeSetting(func(c *Config, value string) error { return setPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
+	"bridge_network_subnet_ipv6":  bridgeSetting(func(c *Config, value string) error { return setPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
 	"cgroup_parent":               {ignoredReason: notImplementedReason},
 	"chroot_env": {set: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
@@ -399,8 +424,12 @@ var clientSettings = map[string]setting{
 		}
 		return err
 	}},
-	"cni_config_dir":                  {ignoredReason: notImplementedReason},
-	"cni_path":                        {ignoredReason: notImplementedReason},
+	"cni_config_dir": textSetting(func(c *Config) *string { return &c.Node.Networks.CNI.ConfigDir }),
+	"cni_path": {set: func(c *Config, i configItem) error {
+		list, err := i.parseString()
+		c.Node.Networks.CNI.PluginDirs = filepath.SplitList(list)
+		return err
+	}},
 	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},
 	"disable_remote_exec":             {ignoredReason: notImplementedReason},
 	"fingerprint":                     {ignoredReason: notNeededReason},

@@ -138,6 +138,17 @@ func (b *Bridge) Detach(allocID string) error {
 	return nil
 }
 
+// Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
+// error says which feature the kernel, or the process, lacks.
+func (b *Bridge) Probe() error {
+	device, err := b.ensureDevice()
+	if err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	_, err = b.ensureFirewall(device)
+	return err
+}
+
 // removeUnused removes the bridge and its rules if no interface is connected to it.
 func (b *Bridge) removeUnused(device *netlink.Bridge) error {
 	if device.Alias != deviceAlias {

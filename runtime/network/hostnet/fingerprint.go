@@ -1,0 +1,48 @@
+package hostnet
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nomad-lite/nomad-lite/runtime/network/bridge"
+	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
+)
+
+// Capabilities are the network modes of the machine, besides that of the machine itself.
+type Capabilities struct {
+	Modes      []string          // such as bridge and cni/NAME
+	Attributes map[string]string // attributes of the node
+}
+
+// Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
+// and creates a bridge in a network namespace that exists only during the call.
+func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
+	c := Capabilities{Attributes: make(map[string]string)}
+	if err := netns.Probe(func() error { return probe(h.config.Bridge) }); err != nil {
+		return c, fmt.Errorf("no network modes bridge and cni: %w", err)
+	}
+	c.Modes = append(c.Modes, modeBridge)
+	c.Attributes["nomad.bridge.hairpin_mode"] = strconv.FormatBool(!h.config.Bridge.NoHairpin)
+	names, err := h.cni.Networks()
+	for _, name := range names {
+		c.Modes = append(c.Modes, cniPrefix+name)
+	}
+	for name, version := range h.cni.PluginVersions(ctx) {
+		c.Attributes["plugins.cni.version."+name] = version
+	}
+	return c, err
+}
+
+// probe creates a bridge with the rules, in the namespace of the calling thread, which is new.
+func probe(c bridge.Config) error {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = "probe"
+	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "peer"})
+	if err != nil {
+		return fmt.Errorf("create a veth pair: %w", err)
+	}
+	return bridge.New(c).Probe()
+}
