@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 )
 
 const temporaryDirPrefix = "run-"
@@ -89,11 +90,12 @@ func removeAbandonedDirs(base string, logger hclog.Logger) {
 }
 
 // removeTemporaryDir removes the data directory of a run whose processes have ended, together with its
-// sockets and cgroups.
+// sockets, cgroups and network namespaces.
 func removeTemporaryDir(dir string) error {
 	return errors.Join(
 		removeSockets(dir), // called before the directory is removed, because the name of the link is derived from the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
+		hostnet.RemoveLeftovers(filepath.Join(dir, allocDir)),
 		allocdir.RemoveAllocDir(dir),
 	)
 }

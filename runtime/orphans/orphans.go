@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -137,6 +138,7 @@ func (c *Cleaner) cleanOrphan(ctx context.Context, up driverSource, o orphan) er
 			errs = append(errs, c.destroyTaskStart(ctx, up, start))
 		}
 	}
+	errs = append(errs, hostnet.RemoveLeftover(o.id))
 	if !o.hasRecords || o.removalPending {
 		return errors.Join(errs...)
 	}

@@ -138,6 +138,20 @@ func (b *Bridge) Detach(allocID string) error {
 	return nil
 }
 
+// DetachLeftover is like Detach, for an allocation of an agent whose bridge is not known. It does nothing if
+// the allocation is not connected.
+func DetachLeftover(allocID string) error {
+	link, err := findLink(hostInterface(allocID))
+	if link == nil || err != nil {
+		return err
+	}
+	device, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
+	if err != nil {
+		return deleteLink(hostInterface(allocID)) // the bridge was deleted
+	}
+	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
+}
+
 // Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
 // error says which feature the kernel, or the process, lacks.
 func (b *Bridge) Probe() error {

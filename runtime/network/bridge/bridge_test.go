@@ -420,6 +420,27 @@ func TestAgentsShareBridge(t *testing.T) {
 	}
 }
 
+// The namespace of an agent that died, and whose state is lost, does not keep its ports when its interface is
+// gone, and is disconnected by an agent that does not know its bridge.
+func TestLeftovers(t *testing.T) {
+	c := testConfig
+	c.Name = "other"
+	b := New(c)
+	before := machineState(t)
+	attach(t, b, "dead", Port{Label: "http", HostPort: 80, To: 8080})
+	command(t, "ip", "link", "del", hostInterface("dead"))
+	attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	checkAnswer(t, "port of a dead allocation", "", "tcp", machineAddress+":80", "one "+machineAddress)
+	for range 2 {
+		if err := DetachLeftover("one"); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := machineState(t); after != before {
+		t.Errorf("left behind:\n%s", after)
+	}
+}
+
 func TestAddressesRunOut(t *testing.T) {
 	c := testConfig
 	c.Subnet = netip.MustParsePrefix("172.26.64.0/29")

@@ -294,7 +294,7 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 		if err != nil {
 			return fmt.Errorf("nftables: list forwarded ports: %w", err)
 		}
-		own, err := fw.checkOwners(e, existing)
+		own, err := checkOwners(e, existing)
 		if err != nil {
 			return err
 		}
@@ -315,21 +315,30 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	return nil
 }
 
-// checkOwners returns the elements of the endpoint's allocation, and an error if a port of the endpoint is
-// forwarded to another allocation.
-func (fw *firewall) checkOwners(e Endpoint, existing []nftables.SetElement) (own []nftables.SetElement, err error) {
+// checkOwners returns the elements that must be removed before the ports of the endpoint are forwarded: those of
+// its allocation, and those of an allocation whose interface no longer exists. It returns an error if a port is forwarded to
+// another allocation.
+func checkOwners(e Endpoint, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, element := range existing {
 		if element.Comment == e.AllocID {
-			own = append(own, element)
+			obsolete = append(obsolete, element)
 			continue
 		}
 		for _, p := range e.Ports {
-			if p.HostPort == portOf(element.Key) {
+			if p.HostPort != portOf(element.Key) {
+				continue
+			}
+			link, err := findLink(hostInterface(element.Comment))
+			if err != nil {
+				return nil, err
+			}
+			if link != nil {
 				return nil, &PortInUseError{Label: p.Label, AllocID: element.Comment, Port: p.HostPort}
 			}
+			obsolete = append(obsolete, element)
 		}
 	}
-	return own, nil
+	return obsolete, nil
 }
 
 // unforward removes the forwarded ports of an allocation, and the kernel's memory of its
