@@ -54,17 +54,22 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) 
 }
 
 // fakeHostNetworks is a network.Host whose namespaces have the address 172.26.64.7.
-type fakeHostNetworks struct{}
+type fakeHostNetworks struct{ calls []string }
 
-func (*fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
+func (h *fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
+	h.calls = append(h.calls, "create")
 	return "/run/netns/" + allocID, nil
 }
-func (*fakeHostNetworks) RemoveNamespace(string) error                          { return nil }
-func (*fakeHostNetworks) Prepare(*state.AllocNetwork) error                     { return nil }
-func (*fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error { return nil }
-func (*fakeHostNetworks) Repair([]state.AllocNetwork) error                     { return nil }
+func (*fakeHostNetworks) RemoveNamespace(string) error      { return nil }
+func (*fakeHostNetworks) Prepare(*state.AllocNetwork) error { return nil }
+func (h *fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error {
+	h.calls = append(h.calls, "disconnect")
+	return nil
+}
+func (*fakeHostNetworks) Repair([]state.AllocNetwork) error { return nil }
 
-func (*fakeHostNetworks) Connect(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
+func (h *fakeHostNetworks) Connect(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
+	h.calls = append(h.calls, "connect")
 	if n.Mode == "none" {
 		return nil, nil
 	}
@@ -115,21 +120,37 @@ func TestDriverCreatesNetwork(t *testing.T) {
 	})
 }
 
-// After a reboot the driver creates the network again.
-func TestDriverCreatesNetworkAfterReboot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		records := &networkRecords{}
-		a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), withNetworks(records, networkCreator))
-		a.advance(time.Second)
-		a.die()
-		removeWebProcess(a)
-		a = a.startNextAgent(func(c *Config) {
-			withNetworks(records, networkCreator)(c)
-			c.Rebooted = true
+// After a reboot the network is created again, by the driver or by the agent.
+func TestNetworkIsCreatedAfterReboot(t *testing.T) {
+	for name, c := range map[string]struct {
+		capabilities     driver.Capabilities
+		want, wantOfHost string
+	}{
+		"by the driver": {networkCreator, "CreateNetwork host-0, StartTask web, CreateNetwork host-0, StartTask web", "disconnect, connect"},
+		"by the agent":  {driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}}, "StartTask web, StartTask web", "disconnect, create, connect"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				records, host := &networkRecords{}, &fakeHostNetworks{}
+				setNetworks := func(config *Config) {
+					withNetworks(records, c.capabilities)(config)
+					config.Host.Networks = network.New(records, config.Drivers, host, nullLogger)
+				}
+				a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), setNetworks)
+				a.advance(time.Second)
+				a.die()
+				removeWebProcess(a)
+				host.calls = nil
+				a = a.startNextAgent(func(config *Config) {
+					setNetworks(config)
+					config.Rebooted = true
+				})
+				a.advance(time.Minute)
+				wantEqual(t, "calls", a.networkCalls(), c.want)
+				wantEqual(t, "calls of the host", strings.Join(host.calls, ", "), c.wantOfHost)
+			})
 		})
-		a.advance(time.Minute)
-		wantEqual(t, "calls", a.networkCalls(), "CreateNetwork host-0, StartTask web, CreateNetwork host-0, StartTask web")
-	})
+	}
 }
 
 func TestNetworkIsRejected(t *testing.T) {
