@@ -85,22 +85,27 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 		}
 	}
 	if model.IsCNI(network.Mode) {
-		request.CNIArgs = map[string]string{
-			"NOMAD_ALLOC_ID":   a.ID,
-			"NOMAD_GROUP_NAME": a.TaskGroup,
-			"NOMAD_JOB_ID":     a.JobID,
-			"NOMAD_NAMESPACE":  a.Namespace,
-			"NOMAD_REGION":     valueOrZero(a.Job.Region),
-		}
-		if network.CNI != nil {
-			args := maps.Clone(network.CNI.Args)
-			for key, value := range args {
-				args[key] = env.Replace(value)
-			}
-			maps.Copy(request.CNIArgs, args)
-		}
+		request.CNIArgs = newCNIArgs(a, network.CNI, env)
 	}
 	return request
+}
+
+// newCNIArgs returns the arguments for CNI plugins. Those of the job cannot replace those that identify it.
+func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
+	args := make(map[string]string)
+	if cni != nil {
+		for key, value := range cni.Args {
+			args[key] = env.Replace(value)
+		}
+	}
+	maps.Copy(args, map[string]string{
+		"NOMAD_ALLOC_ID":   a.ID,
+		"NOMAD_GROUP_NAME": a.TaskGroup,
+		"NOMAD_JOB_ID":     a.JobID,
+		"NOMAD_NAMESPACE":  a.Namespace,
+		"NOMAD_REGION":     valueOrZero(a.Job.Region),
+	})
+	return args
 }
 
 // restoreNetwork passes the network that an earlier agent has created to the tasks, because an

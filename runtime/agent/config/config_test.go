@@ -369,3 +369,38 @@ func TestDynamicUsers(t *testing.T) {
 		}
 	}
 }
+
+// The settings of bridge and CNI networks have the defaults of hostnet, and are checked.
+func TestNetworkSettings(t *testing.T) {
+	for text, want := range map[string]struct {
+		networks string // bridge and CNI configuration
+		summary  string
+	}{
+		"": {"{{nomad 172.26.64.0/20 invalid Prefix false} {[/opt/cni/bin] /opt/cni/config} }", ""},
+		`bridge_network_name = "br1"
+			bridge_network_subnet = "10.9.0.0/16"
+			bridge_network_subnet_ipv6 = "fd00::/64"
+			bridge_network_hairpin_mode = false
+			cni_path = "/a:/b"
+			cni_config_dir = "/c"`: {"{{br1 10.9.0.0/16 fd00::/64 true} {[/a /b] /c} }", ""},
+		`bridge_network_subnet = "10.9.0.0"`:    {"", `bridge_network_subnet: "10.9.0.0" is not a network such as 172.26.64.0/20`},
+		`bridge_network_subnet = "10.9.0.0/31"`: {"", `bridge_network_subnet "10.9.0.0/31" is not an IPv4 network with at least 4 addresses, such as 172.26.64.0/20`},
+		`bridge_network_name = "a/b"`:           {"", `bridge_network_name "a/b" is not the name of a network interface`},
+		`cni_path = "/a:b"`:                     {"", `cni_path: "/a:b" has a directory that is not an absolute path: the agent would run programs of its working directory`},
+	} {
+		path := filepath.Join(t.TempDir(), "agent.hcl")
+		if err := os.WriteFile(path, []byte("client {\n"+text+"\n}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, diags := Load([]string{path})
+		if want.summary != "" {
+			if len(diags) != 1 || !strings.HasSuffix(diags[0].Summary, want.summary) {
+				t.Errorf("%s: %v, want %q", text, diagnosticLines(diags), want.summary)
+			}
+			continue
+		}
+		if got := fmt.Sprint(c.Node.Networks.WithDefaults()); len(diags) > 0 || got != want.networks {
+			t.Errorf("%s: %s, %v, want %s", text, got, diagnosticLines(diags), want.networks)
+		}
+	}
+}

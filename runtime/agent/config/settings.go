@@ -428,6 +428,9 @@ var clientSettings = map[string]setting{
 	"cni_path": {set: func(c *Config, i configItem) error {
 		list, err := i.parseString()
 		c.Node.Networks.CNI.PluginDirs = filepath.SplitList(list)
+		if slices.ContainsFunc(c.Node.Networks.CNI.PluginDirs, func(dir string) bool { return !filepath.IsAbs(dir) }) {
+			return fmt.Errorf("%q has a directory that is not an absolute path: the agent would run programs of its working directory", list)
+		}
 		return err
 	}},
 	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},

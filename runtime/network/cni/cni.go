@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -51,6 +52,16 @@ type Port struct{ HostPort, To int }
 type Status struct {
 	Interface, Address, Address6      string
 	DNSServers, DNSSearch, DNSOptions []string
+}
+
+// CheckArgs returns an error if arguments would change others: plugins get them as KEY=VALUE;KEY=VALUE.
+func CheckArgs(args map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(args)) {
+		if strings.ContainsAny(key, ";=") || strings.Contains(args[key], ";") {
+			return fmt.Errorf("CNI argument %q: neither the key nor the value %q may contain a semicolon, nor the key an equals sign", key, args[key])
+		}
+	}
+	return nil
 }
 
 // NetworkConfig returns the configuration of a network.
@@ -101,14 +112,15 @@ func readNetwork(path string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(path) == ".conflist" {
 		return libcni.NetworkConfFromFile(path)
 	}
-	plugins, err := os.ReadFile(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	single, err := libcni.NetworkPluginConfFromBytes(plugins)
+	single, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore SA1019 Nomad reads files with one plugin, too
 	return libcni.ConfListFromConf(single)
 }
 

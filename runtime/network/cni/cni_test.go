@@ -105,6 +105,19 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
+func TestCheckArgs(t *testing.T) {
+	for value, args := range map[string]map[string]string{
+		"":           {"A": "b", "C": "d=e"},
+		`value "b;`:  {"A": "b;NOMAD_JOB_ID=x"},
+		`"A;B": nei`: {"A;B": "c"},
+		`"A=B": nei`: {"A=B": "c"},
+	} {
+		if err := CheckArgs(args); (err == nil) != (value == "") || err != nil && !strings.Contains(err.Error(), value) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
 func TestPluginVersions(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

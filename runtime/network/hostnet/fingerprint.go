@@ -2,8 +2,13 @@ package hostnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -33,7 +38,19 @@ func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
 	for name, version := range h.cni.PluginVersions(ctx) {
 		c.Attributes["plugins.cni.version."+name] = version
 	}
-	return c, err
+	return c, errors.Join(err, checkLegacyTables("/proc/net"))
+}
+
+// checkLegacyTables returns an error if the machine has filter rules of the old interface of the kernel. They are not
+// part of nftables, so the bridge cannot add rules that let its packets pass.
+func checkLegacyTables(procNet string) error {
+	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
+		names, err := os.ReadFile(filepath.Join(procNet, file))
+		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+			return fmt.Errorf("%[1]s has filter rules: if they drop forwarded packets, run %[1]s -I FORWARD -i BRIDGE -j ACCEPT, and the same with -o", program)
+		}
+	}
+	return nil
 }
 
 // probe creates a bridge with the rules, in the namespace of the calling thread, which is new.

@@ -71,6 +71,9 @@ func (h *Host) Prepare(n *state.AllocNetwork) error {
 	if !isCNI {
 		return nil
 	}
+	if err := cni.CheckArgs(n.CNIArgs); err != nil {
+		return err
+	}
 	config, err := h.cni.NetworkConfig(name)
 	n.CNIConfig = config
 	return err
