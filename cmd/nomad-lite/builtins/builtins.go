@@ -61,9 +61,6 @@ func DriverNames() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
 }
 
-// CreatesNetworks reports whether a builtin driver creates the networks of groups.
-func CreatesNetworks(name string) bool { return name == docker.Name }
-
 // ArtifactDownloadCommand is the hidden command of the helper process that downloads one artifact
 // with restricted rights.
 const ArtifactDownloadCommand = "artifact-download"
