@@ -9,7 +9,7 @@ const (
 	StepJobAccepted       Step = iota // a job is registered
 	StepAllocDir                      // the directory of the allocation is made
 	StepPrerun                        // a hook of the allocation is called
-	StepNetwork                       // a driver creates the network of the allocation
+	StepNetwork                       // the network of the allocation is created
 	StepNamespace                     // the agent creates the network namespace of the allocation
 	StepConnectNetwork                // the agent connects the namespace to the bridge
 	StepForwardPorts                  // the agent forwards the ports of the allocation
