@@ -303,6 +303,15 @@ func (j *File) DriverNames() []string {
 	return slices.Compact(driverNames)
 }
 
+// RequestsDevices reports whether a task of the job requests devices.
+func (j *File) RequestsDevices() bool {
+	requests := false
+	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) {
+		requests = requests || task.Resources != nil && len(task.Resources.Devices) > 0
+	})
+	return requests
+}
+
 // HookNames returns the names of the hooks that take part in the job.
 func (j *File) HookNames() []string {
 	var hookNames []string

@@ -45,7 +45,11 @@ func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugi
 		if good, err = j.checkConfigBlocks(ctx, schemas, s); err != nil || !valid {
 			return
 		}
-		if err = a.WaitReady(ctx); err != nil {
+		wait := a.WaitReady
+		if j.RequestsDevices() {
+			wait = func(ctx context.Context) error { return localplugins.WaitPlugins(ctx, a) } // a device plugin may start slowly
+		}
+		if err = wait(ctx); err != nil {
 			return
 		}
 		// All ports count as free, because the job itself can be running and use them.

@@ -58,7 +58,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.WaitReady(ctx); err != nil {
 		return err
 	}
-	if err := r.waitDriversReady(ctx); err != nil {
+	if err := r.waitPluginsReady(ctx); err != nil {
 		return err
 	}
 	if err := r.checkPlugins(ctx); err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// waitDriversReady waits until all plugins that the jobs may need are ready, also those that start too
+// waitPluginsReady waits until all plugins that the jobs may need are ready, also those that start too
 // slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
-func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
+func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 	reported := false
 	for {
 		changed := r.agent.PluginsChanged()
@@ -42,7 +42,8 @@ func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 
 // findUnreadyPlugins returns the plugins that are not ready yet and that the job may need: the plugin
 // has the name of a driver of the job, provides such a driver, or may provide a driver that no
-// launched plugin provides.
+// launched plugin provides. A job that requests devices may need each plugin that provides, or may
+// provide, devices.
 func (r *foregroundRun) findUnreadyPlugins() []string {
 	wanted := driverNames(r.files)
 	plugins := r.agent.Plugins()
@@ -51,6 +52,7 @@ func (r *foregroundRun) findUnreadyPlugins() []string {
 			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
 		})
 	})
+	wantDevices := slices.ContainsFunc(r.files, (*jobfile.File).RequestsDevices)
 	var slowNames []string
 	for _, p := range plugins {
 		if p.StateKnown {
@@ -59,7 +61,8 @@ func (r *foregroundRun) findUnreadyPlugins() []string {
 		// A plugin that has launched provides its driver only after the driver's first fingerprint.
 		provides := p.Serves.Type == base.TypeDriver && slices.Contains(wanted, p.Serves.Name)
 		named := slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix))
-		if provides || named || missing && p.Serves.Name == "" {
+		mayHaveDevices := wantDevices && (p.Serves.Type == base.TypeDevice || p.Serves.Name == "")
+		if provides || named || missing && p.Serves.Name == "" || mayHaveDevices {
 			slowNames = append(slowNames, p.Name)
 		}
 	}
