@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -21,15 +22,7 @@ type Part struct {
 // part that is not the default of another takes precedence.
 func (s *Spec) Parts() (arguments, blocks []Part) {
 	all := s.appendParts(nil, "", MaxDepth)
-	slices.SortStableFunc(all, func(a, b Part) int {
-		switch {
-		case a.isDefault == b.isDefault:
-			return 0
-		case a.isDefault:
-			return 1
-		}
-		return -1
-	})
+	sort.SliceStable(all, func(i, j int) bool { return !all[i].isDefault && all[j].isDefault })
 	for _, p := range all {
 		list := &blocks
 		if p.Spec.kind == KindAttr {
@@ -40,9 +33,9 @@ func (s *Spec) Parts() (arguments, blocks []Part) {
 			*list = append(*list, p)
 		}
 	}
-	byName := func(a, b Part) int { return cmp.Compare(a.Name, b.Name) }
-	slices.SortFunc(arguments, byName)
-	slices.SortFunc(blocks, byName)
+	for _, list := range [][]Part{arguments, blocks} {
+		sort.Slice(list, func(i, j int) bool { return list[i].Name < list[j].Name })
+	}
 	return arguments, blocks
 }
 

@@ -1,8 +1,8 @@
 package base
 
 import (
-	"cmp"
 	"context"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -69,9 +69,8 @@ func (r *CallRecorder) Methods() []MethodStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []MethodStats
-	for _, stats := range r.methods {
-		all = append(all, *stats)
+	for _, method := range slices.Sorted(maps.Keys(r.methods)) {
+		all = append(all, *r.methods[method])
 	}
-	slices.SortFunc(all, func(a, b MethodStats) int { return cmp.Compare(a.Method, b.Method) })
 	return all
 }

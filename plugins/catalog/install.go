@@ -10,8 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
+	"sort"
 	"syscall"
 	"time"
 
@@ -156,7 +155,7 @@ func Verify(dir string) ([]VerifiedFile, error) {
 	for name := range missing {
 		files = append(files, VerifiedFile{Name: name, State: FileMissing, LockedPlugin: lock.Plugins[name]})
 	}
-	slices.SortFunc(files, func(a, b VerifiedFile) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(files, func(i, j int) bool { return files[i].Name < files[j].Name })
 	return files, nil
 }
 

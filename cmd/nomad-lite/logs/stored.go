@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"time"
 
@@ -90,7 +91,7 @@ func streamFiles(all []*api.AllocFileInfo, task, stream string) []logFile {
 	for i := range files {
 		files[i].hasTimes = names[runtimelogs.ArrivalTimesFile(files[i].name)]
 	}
-	slices.SortFunc(files, func(a, b logFile) int { return cmp.Compare(a.index, b.index) })
+	sort.Slice(files, func(i, j int) bool { return files[i].index < files[j].index })
 	return files
 }
 

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"text/template"
 
@@ -252,7 +253,7 @@ func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	}
 	linked := strings.Fields(string(out))
 	m.Indirect = slices.DeleteFunc(m.Indirect, func(r moduleRequirement) bool { return !slices.Contains(linked, r.Path) })
-	slices.SortFunc(m.Indirect, func(a, b moduleRequirement) int { return strings.Compare(a.Path, b.Path) })
+	sort.Slice(m.Indirect, func(i, j int) bool { return m.Indirect[i].Path < m.Indirect[j].Path })
 	files, err := renderTemplates(m)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -35,7 +36,7 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 		failing := slices.DeleteFunc(slices.Collect(maps.Values(checks)), func(check api.AllocCheckStatus) bool {
 			return check.Status != services.StatusFailure
 		})
-		slices.SortFunc(failing, func(a, b api.AllocCheckStatus) int { return cmp.Compare(a.Check, b.Check) })
+		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
 			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(check.Output), "the check has no output"))
 		}
