@@ -1,6 +1,7 @@
 package model
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -58,7 +59,8 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
-// RedactTaskEvent applies redact to all texts of an event.
+// RedactTaskEvent applies redact to all texts of an event. The map of its details, which events of several tasks can share, is
+// replaced and not changed.
 func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
 	for _, text := range []*string{
 		&event.DisplayMessage, &event.Message, &event.DriverError, &event.DriverMessage, &event.DownloadError, &event.KillError, &event.KillReason,
@@ -66,6 +68,7 @@ func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
 	} {
 		*text = redact(*text)
 	}
+	event.Details = maps.Clone(event.Details)
 	for name, text := range event.Details {
 		event.Details[name] = redact(text)
 	}

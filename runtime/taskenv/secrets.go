@@ -20,6 +20,13 @@ func (b *Builder) SetSecrets(values map[string]string) {
 	b.set(func(in *envInputs) { in.secrets = values })
 }
 
+// HasSecrets reports whether the task has values of secret blocks.
+func (b *Builder) HasSecrets() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.in.secrets) > 0
+}
+
 // Redact replaces the values of the task's secret blocks in a text that others than the task can read.
 func (b *Builder) Redact(text string) string {
 	b.mu.Lock()

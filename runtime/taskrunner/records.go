@@ -29,6 +29,7 @@ type taskRecords struct {
 	store           Store
 	notifyChanged   func()              // called after each change of the task's state
 	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
+	hasSecrets      func() bool         // reports whether redact changes texts
 	redact          func(string) string // replaces the secrets of the task in a text
 	logger          hclog.Logger
 
@@ -95,7 +96,9 @@ func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
 
 // appendEvent adds an event to s, without the secrets of the task: all clients of the API can read it.
 func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
-	model.RedactTaskEvent(event, r.redact)
+	if r.hasSecrets() {
+		model.RedactTaskEvent(event, r.redact)
+	}
 	model.AppendTaskEvent(s, event, time.Now())
 }
 

@@ -94,7 +94,7 @@ func New(c Config) *Runner {
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
 	r.records = &taskRecords{
-		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, redact: c.Env.Redact, logger: logger,
+		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, logger: logger,
 		taskState: &api.TaskState{State: model.TaskPending},
 	}
 	r.killRequest = newKillRequest(r.records)
