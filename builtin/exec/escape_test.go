@@ -47,7 +47,7 @@ var escapes = []escape{
 	{name: "write to /sys", script: `: >>/sys/kernel/mm/transparent_hugepage/enabled`},
 	{name: "remount /sys", script: `mount -o remount,rw,bind /sys`, user: "root"},
 	{name: "read the messages of the kernel", script: `dmesg >/dev/null`},
-	{name: "make a device and open it", script: `mknod $NOMAD_TASK_DIR/kmsg c 1 11 && : <$NOMAD_TASK_DIR/kmsg`},
+	{name: "make a device and open it", script: `mknod $NOMAD_TASK_DIR/zero c 1 5 && head -c 1 $NOMAD_TASK_DIR/zero`},
 	{name: "make a device in /dev", script: `mknod /dev/nomad-lite-test c 1 11 && rm /dev/nomad-lite-test`},
 	{name: "mount a file system", script: `mkdir $NOMAD_TASK_DIR/m && mount -t tmpfs tmpfs $NOMAD_TASK_DIR/m && umount $NOMAD_TASK_DIR/m`},
 	{name: "make a mount namespace", script: `unshare --mount true`},
@@ -168,7 +168,9 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 		if err := task.Kill(t.Context()); err != nil {
 			t.Error(err)
 		}
-		result, err = task.Wait(t.Context())
+		if result, err = task.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := task.(sdk.Destroyer).Destroy(t.Context()); err != nil {
 		t.Error(err)

@@ -20,12 +20,17 @@ func TestMain(m *testing.M) {
 }
 
 func testPlugin() sdktest.Plugin {
+	shell := func(script string) map[string]any {
+		return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
+	}
 	return sdktest.Plugin{
 		Path:   os.Args[0],
 		Config: map[string]any{"no_pivot_root": isInitramfs()},
-		Tasks: sdktest.Tasks{Shell: func(script string) map[string]any {
-			return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
-		}},
+		Tasks: sdktest.Tasks{
+			Shell: shell,
+			// In a PID namespace of its own, the program would ignore the stop signal.
+			Runs: map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "pid_mode": "host"},
+		},
 	}
 }
 

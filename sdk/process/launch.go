@@ -66,14 +66,20 @@ func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
 	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
 }
 
-// waitLaunch waits until the stage has executed the program. If ctx ends first, the stage is killed.
+// waitLaunch waits until the stage has executed the program. If ctx ends first, the stage is killed,
+// and the result is an error.
 func waitLaunch(ctx context.Context, l *Launch, pid int) error {
-	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		unix.Kill(pid, unix.SIGKILL)
+		close(killed)
+	})
 	err := l.Wait()
-	if !stop() && err != nil {
-		return sdk.Recoverable(fmt.Errorf("%w: %w", context.Cause(ctx), err))
+	if stop() {
+		return err
 	}
-	return err
+	<-killed // the caller reaps the process: afterwards its pid can belong to another one
+	return sdk.Recoverable(errors.Join(context.Cause(ctx), err))
 }
 
 // launchFromThread changes a placement so that the stage is forked from a thread on which
