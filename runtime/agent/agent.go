@@ -39,7 +39,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
-	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
 // Config has the settings and dependencies of an Agent.
@@ -110,7 +109,6 @@ type Agent struct {
 	processRetention *processRetention
 	plugins          *plugins
 	networks         *network.Manager
-	volumes          *volumes.Manager
 	users            hooks.UserPool // nil if tasks get no users
 	taskFiles        taskfiles.Files
 	hostSampler      hoststats.Sampler
@@ -174,9 +172,6 @@ func (a *Agent) Store() *store.Store { return a.store }
 
 // Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
-
-// Volumes returns the manager of dynamic host volumes.
-func (a *Agent) Volumes() *volumes.Manager { return a.volumes }
 
 // Identities returns the issuer of the tokens of workload identities.
 func (a *Agent) Identities() *identity.Issuer { return a.identities }
@@ -280,7 +275,7 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
-	backgroundWG.Go(func() { a.volumes.Restore(ctx) })
+	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {
 			a.scheduler.ClockStepped()

@@ -157,14 +157,13 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 	}
 	a.plugins = newPlugins(config, cache, a.config.Limits.StatsInterval)
 	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
-	a.volumes = a.newVolumes(nodeID)
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,
 		Settings:       settings,
 		Host:           a.host,
 		Store:          a.store,
 		Plugins:        a.plugins.supervisor,
-		Volumes:        a.volumes,
+		Volumes:        newVolumes(a, nodeID),
 		Logger:         a.logger,
 		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
 		OnRegistered:   a.orphanCleaner.CleanEndedAllocs,

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
-// newVolumes creates the manager of dynamic host volumes.
-func (a *Agent) newVolumes(nodeID string) *volumes.Manager {
+// newVolumes creates the manager of dynamic host volumes. The agent must have its node before the manager is used.
+func newVolumes(a *Agent, nodeID string) *volumes.Manager {
 	pluginDir := a.config.HostVolumePluginDir
 	if dir := filepath.Join(a.dataDirectory.path, "host_volume_plugins"); pluginDir == "" {
 		if _, err := os.Stat(dir); err == nil {

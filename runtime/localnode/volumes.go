@@ -11,6 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/volumes"
 )
 
+// Volumes returns the manager of dynamic host volumes, nil if there is none.
+func (n *Node) Volumes() *volumes.Manager { return n.config.Volumes }
+
 // HostVolumes returns the host volumes by name, also those whose paths do not exist. A volume of the configuration hides a
 // dynamic one of the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {

@@ -152,7 +152,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Store:         a.Store(),
 		Scheduler:     a.Scheduler(),
 		Node:          a,
-		Volumes:       a.Volumes(),
+		Volumes:       a.Node().Volumes(),
 		JobParser:     confined.New("nomad-lite", JobParserCommand),
 		NodeID:        a.Node().ID(),
 		Region:        a.Node().TaskEnvNode().Region,
