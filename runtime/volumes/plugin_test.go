@@ -134,3 +134,22 @@ func TestUnsafePluginIsNotUsed(t *testing.T) {
 		t.Errorf("plugins %v", versions)
 	}
 }
+
+// A failed change leaves the volume as it was, and usable.
+func TestFailedChangeKeepsTheVolume(t *testing.T) {
+	m := withPlugin(t, "if [ -e $DHV_PLUGIN_DIR/fail ]; then exit 1; fi; echo '{\"path\": \"'$DHV_PLUGIN_DIR'\", \"bytes\": 5}'")
+	v := m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
+	if err := os.WriteFile(filepath.Join(m.config.PluginDir, "fail"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	change := api.HostVolume{ID: v.ID, Name: "v", PluginID: "p", RequestedCapacityMinBytes: 10, RequestedCapabilities: []*api.HostVolumeCapability{{AccessMode: "single-node-multi-writer"}}}
+	if _, err := m.Create(t.Context(), &change); err == nil {
+		t.Fatal("changed")
+	}
+	if s := m.stored(v.ID); s == nil || !s.Ready() || s.Pending != "" || s.Volume.RequestedCapacityMinBytes != 0 || s.Volume.RequestedCapabilities[0].AccessMode != "single-node-writer" || s.Volume.CapacityBytes != 5 {
+		t.Errorf("%+v", s)
+	}
+	if _, err := m.Create(t.Context(), &api.HostVolume{Name: "x", PluginID: "p", Parameters: map[string]string{"a": strings.Repeat("x", 70000)}}); err == nil || !strings.Contains(err.Error(), "the parameters have 70001 bytes") {
+		t.Error(err)
+	}
+}

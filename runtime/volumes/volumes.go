@@ -230,17 +230,33 @@ func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVol
 	return m.put(ctx, v, "")
 }
 
-// put stores a new or changed volume with a pending operation, and completes the operation.
-func (m *Manager) put(ctx context.Context, v *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+// put stores a new or changed volume with a pending operation, and completes the operation. If that fails for a changed
+// volume, the volume is as before.
+func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+	if err := m.checkSpec(requested); err != nil {
+		return nil, err
+	}
 	if err := m.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer m.unlock()
 	ctx = context.WithoutCancel(ctx)
-	next := &state.HostVolume{Volume: v, Pending: pending}
+	newID := uuid.NewString() // outside of the transaction, which must not draw random numbers
+	var next, before *state.HostVolume
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
-		if err := m.prepare(tx, v); err != nil {
+		v := *requested
+		next, before = &state.HostVolume{Volume: &v, Pending: pending}, nil
+		if err := m.setNode(tx, &v); err != nil {
 			return err
+		}
+		if v.ID != "" {
+			before = tx.HostVolume(nil, v.ID)
+		}
+		if err := prepareUpdate(tx, &v, before); err != nil {
+			return err
+		}
+		if v.ID == "" {
+			v.ID = newID
 		}
 		if pending == "" {
 			v.State = api.HostVolumeStateReady
@@ -251,24 +267,24 @@ func (m *Manager) put(ctx context.Context, v *api.HostVolume, pending state.Host
 	if err != nil {
 		return nil, err
 	}
+	defer m.config.OnChange()
 	if pending != "" {
 		if err := m.finishCreate(ctx, next); err != nil {
+			if before != nil {
+				err = errors.Join(err, m.putRecord(ctx, before))
+			}
 			return nil, err
 		}
 	}
-	m.config.OnChange()
-	stored := m.config.Store.Snapshot().HostVolume(nil, v.ID)
+	stored := m.config.Store.Snapshot().HostVolume(nil, next.Volume.ID)
 	if stored == nil {
 		return nil, ErrNotFound
 	}
 	return stored.Volume, nil
 }
 
-// prepare checks a request, and fills in the fields that the node decides.
-func (m *Manager) prepare(tx *store.Txn, v *api.HostVolume) error {
-	if err := checkSpec(v); err != nil {
-		return err
-	}
+// setNode checks the parts of a request that depend on the node, and sets the node.
+func (m *Manager) setNode(tx *store.Txn, v *api.HostVolume) error {
 	node := tx.Node(nil, m.config.NodeID)
 	switch {
 	case node == nil:
@@ -279,8 +295,6 @@ func (m *Manager) prepare(tx *store.Txn, v *api.HostVolume) error {
 		return &RequestError{fmt.Sprintf("this node is in pool %q, not in %q", node.NodePool, v.NodePool)}
 	case v.Namespace != api.DefaultNamespace && tx.Namespace(nil, v.Namespace) == nil:
 		return &RequestError{fmt.Sprintf("namespace %q does not exist", v.Namespace)}
-	case m.config.IsConfigured(v.Name):
-		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
 	}
 	facts := model.NodeFactsOf(node)
 	for _, c := range v.Constraints {
@@ -289,24 +303,21 @@ func (m *Manager) prepare(tx *store.Txn, v *api.HostVolume) error {
 		}
 	}
 	v.NodeID, v.NodePool = m.config.NodeID, node.NodePool
-	now := time.Now().UnixNano()
-	v.State, v.CreateTime, v.ModifyTime = api.HostVolumeStatePending, now, now
-	return m.prepareUpdate(tx, v)
+	return nil
 }
 
-// prepareUpdate checks that the name is not in use, and takes over the fields of a stored volume that do not change.
-func (m *Manager) prepareUpdate(tx *store.Txn, v *api.HostVolume) error {
+// prepareUpdate checks that the name is not in use, and takes over the fields of the stored volume that do not change.
+func prepareUpdate(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
 	for _, other := range tx.HostVolumes(nil, "") {
 		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
 			return &RequestError{fmt.Sprintf("the volume %s of this node has the name %q: choose another name, or change that volume by its id", other.Volume.ID, v.Name)}
 		}
 	}
-	if v.ID == "" {
-		v.ID = uuid.NewString()
-		return nil
-	}
-	stored := tx.HostVolume(nil, v.ID)
+	now := time.Now().UnixNano()
+	v.State, v.CreateTime, v.ModifyTime = api.HostVolumeStatePending, now, now
 	switch {
+	case v.ID == "":
+		return nil
 	case stored == nil:
 		return &RequestError{fmt.Sprintf("volume %q does not exist: remove the id to create a new volume", v.ID)}
 	case stored.Pending != "":
@@ -316,25 +327,37 @@ func (m *Manager) prepareUpdate(tx *store.Txn, v *api.HostVolume) error {
 	if old.Namespace != v.Namespace || old.Name != v.Name || old.PluginID != v.PluginID || v.HostPath != "" && old.HostPath != v.HostPath {
 		return &RequestError{fmt.Sprintf("volume %q cannot change its namespace, name, plugin or host path: delete it, and create another one", v.ID)}
 	}
-	v.CreateTime, v.HostPath, v.CapacityBytes = old.CreateTime, old.HostPath, cmp.Or(v.CapacityBytes, old.CapacityBytes)
+	// The volume stays ready, because a task that uses it can restart during the change.
+	v.State, v.CreateTime, v.HostPath, v.CapacityBytes = old.State, old.CreateTime, old.HostPath, cmp.Or(v.CapacityBytes, old.CapacityBytes)
 	return nil
 }
 
-// maxNameLen limits the lengths of names, ids of plugins and parameters.
-const maxNameLen = 128
+const (
+	maxNameLen        = 128      // bytes of the name of a volume
+	maxParameterBytes = 64 << 10 // bytes of all parameters, which are one environment variable of a plugin
+)
 
-// checkSpec checks the parts of a request that do not depend on the node, and sets defaults.
-func checkSpec(v *api.HostVolume) error {
+// checkSpec checks the parts of a request that do not depend on the state, and sets defaults.
+func (m *Manager) checkSpec(v *api.HostVolume) error {
 	v.Namespace = cmp.Or(v.Namespace, api.DefaultNamespace)
 	switch {
 	case v.Name == "":
 		return &RequestError{"missing name"}
 	case len(v.Name) > maxNameLen || strings.ContainsFunc(v.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return &RequestError{fmt.Sprintf("the name %q is longer than %d bytes or has control characters", v.Name, maxNameLen)}
+	case m.config.IsConfigured(v.Name):
+		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
 	case v.RequestedCapacityMinBytes < 0 || v.RequestedCapacityMaxBytes < 0 || v.CapacityBytes < 0:
 		return &RequestError{"capacities must not be negative"}
 	case v.RequestedCapacityMaxBytes > 0 && v.RequestedCapacityMaxBytes < v.RequestedCapacityMinBytes:
 		return &RequestError{fmt.Sprintf("capacity_max (%d) must be larger than capacity_min (%d)", v.RequestedCapacityMaxBytes, v.RequestedCapacityMinBytes)}
+	}
+	size := 0
+	for name, text := range v.Parameters {
+		size += len(name) + len(text)
+	}
+	if size > maxParameterBytes {
+		return &RequestError{fmt.Sprintf("the parameters have %d bytes, and %d are allowed", size, maxParameterBytes)}
 	}
 	if v.ID != "" {
 		if err := uuid.Validate(v.ID); err != nil || len(v.ID) != 36 {
@@ -400,6 +423,16 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 			next.Volume.State = api.HostVolumeStateUnavailable // it was to be restored
 		}
 	}))
+}
+
+// putRecord stores a copy of a record.
+func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		volume := *v.Volume
+		tx.PutHostVolume(&state.HostVolume{Volume: &volume, Pending: v.Pending})
+		return nil
+	})
+	return err
 }
 
 // update stores a changed copy of a volume.
