@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -83,6 +84,10 @@ func TestEventPayload(t *testing.T) {
 		}},
 		{"a service", store.Event{Topic: api.TopicService, Object: &api.ServiceRegistration{ID: "s"}, Deleted: true}, func(p map[string]any) bool {
 			return p["Service"].(*api.ServiceRegistration).ID == "s" && len(p) == 1
+		}},
+		{"a volume", store.Event{Topic: store.TopicHostVolume, Object: &state.HostVolume{Volume: &api.HostVolume{ID: "v"}, Pending: state.HostVolumeCreate}}, func(p map[string]any) bool {
+			v, ok := p["Volume"].(*api.HostVolume)
+			return len(p) == 1 && ok && v.ID == "v"
 		}},
 		{"a variable keeps its secrets", store.Event{Topic: "Variable", Object: secret, Deleted: true}, func(p map[string]any) bool {
 			m := p["Metadata"].(*api.VariableMetadata)
