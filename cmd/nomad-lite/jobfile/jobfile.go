@@ -217,7 +217,7 @@ func (j *File) AddSourcePositions(refusal error) error {
 
 // CheckSupported prints each part of a canonical job that this build cannot run, with its place in
 // the file. If foreground is set, it also prints the parts that only an agent can run; otherwise a
-// missing driver is a warning. drivers are the names of the available drivers; nil means unknown. It
+// missing driver, and a part for which an agent never places the job, are warnings. drivers are the names of the available drivers; nil means unknown. It
 // reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
@@ -229,7 +229,9 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 			refusals = append(refusals, part)
 		case part.MissingDriver:
 			warnings = append(warnings, j.newWarning(part.Path, part.Reason))
-		case !isAgentOnlyPart(part):
+		case part.NeverPlaced:
+			warnings = append(warnings, j.newWarning(part.Path, "an agent accepts this job and never places it: "+part.Reason))
+		case !part.ForegroundOnly:
 			refusals = append(refusals, part)
 		}
 	}
@@ -237,6 +239,12 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 		return false, err
 	}
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
+}
+
+// isNeverPlaced reports whether an agent accepts the job and never places it.
+func (j *File) isNeverPlaced() bool {
+	anyDriver := func(string) bool { return true }
+	return slices.ContainsFunc(model.UnsupportedParts(j.Job, anyDriver), func(p model.UnsupportedPart) bool { return p.NeverPlaced })
 }
 
 // isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on

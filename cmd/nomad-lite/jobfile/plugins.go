@@ -182,6 +182,9 @@ func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) 
 // checkPlacement prints under a heading which parts of a valid canonical job do not fit on a node
 // without allocations. It returns true if the job fits.
 func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Node, portFree func(int) bool) (bool, error) {
+	if j.isNeverPlaced() {
+		return true, nil // CheckSupported has printed the reason
+	}
 	if fits, err := j.CheckNodeConstraints(s, heading, node); err != nil || !fits {
 		return false, err
 	}

@@ -3,6 +3,7 @@ package systemtest
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -29,12 +30,6 @@ var corpusRefusals = []refusalReason{
 	{"invalid in Nomad", `^task group count must not be less than minimum count in scaling policy$`},
 }
 
-// unbuiltCorpusRefusals are the parts of Nomad that this node can have, and does not have yet.
-var unbuiltCorpusRefusals = []refusalReason{
-	{"volumes", `^a volume(_mount)? is not supported`},
-	{"networks", `^network mode "(bridge|cni/.*)" is not supported`},
-}
-
 // TestCorpusIsAccepted validates job files of Nomad's own tests and demos. The test logs the reasons for each
 // refused file.
 func TestCorpusIsAccepted(t *testing.T) {
@@ -42,11 +37,11 @@ func TestCorpusIsAccepted(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no job files: %v", err)
 	}
-	reasons := slices.Concat(corpusRefusals, unbuiltCorpusRefusals)
+	config := writeCorpusConfig(t)
 	refused := 0
 	var table strings.Builder
 	for _, path := range files {
-		report := validateReport(t, path)
+		report := validateReport(t, path, config)
 		if report.Valid {
 			continue
 		}
@@ -56,13 +51,13 @@ func TestCorpusIsAccepted(t *testing.T) {
 			if d.Severity != "error" {
 				continue
 			}
-			i := slices.IndexFunc(reasons, func(r refusalReason) bool { return regexp.MustCompile(r.pattern).MatchString(d.Text) })
+			i := slices.IndexFunc(corpusRefusals, func(r refusalReason) bool { return regexp.MustCompile(r.pattern).MatchString(d.Text) })
 			if i < 0 {
 				t.Errorf("%s:%d: %s", filepath.Base(path), d.Line, d.Text)
 				continue
 			}
-			if !slices.Contains(names, reasons[i].name) {
-				names = append(names, reasons[i].name)
+			if !slices.Contains(names, corpusRefusals[i].name) {
+				names = append(names, corpusRefusals[i].name)
 			}
 		}
 		if len(names) == 0 {
@@ -73,10 +68,31 @@ func TestCorpusIsAccepted(t *testing.T) {
 	t.Logf("%d of %d job files are accepted; the others:\n%s", len(files)-refused, len(files), table.String())
 }
 
-// validateReport returns the report of `job validate` with the plugins of this machine.
-func validateReport(t *testing.T, path string) *jobfile.Report {
+// writeCorpusConfig writes the configuration of a node with the host volumes and the CNI network that the job
+// files name, and returns its path.
+func writeCorpusConfig(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("nomad-lite", "job", "validate", "-json-output", path)
+	dir := t.TempDir()
+	config := fmt.Sprintf("client {\n  cni_path = %q\n  cni_config_dir = %q\n", "/usr/lib/cni", dir)
+	for _, volume := range []string{"host-nfs", "registered-volume", "shared_data"} {
+		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n  }\n", volume, dir)
+	}
+	path := filepath.Join(dir, "agent.hcl")
+	for name, text := range map[string]string{
+		path:                                    config + "}\n",
+		filepath.Join(dir, "cni_args.conflist"): `{"cniVersion": "1.0.0", "name": "cni_args", "plugins": [{"type": "loopback"}]}`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// validateReport returns the report of `job validate` with a configuration and the plugins of this machine.
+func validateReport(t *testing.T, path, config string) *jobfile.Report {
+	t.Helper()
+	cmd := exec.Command("nomad-lite", "job", "validate", "-json-output", "-config", config, path)
 	cmd.Env = append(cmd.Environ(), "NOMAD_ADDR=", "XDG_STATE_HOME="+t.TempDir(), "HOME="+t.TempDir())
 	out, err := cmd.Output() // the exit code says the same as the report
 	report := new(jobfile.Report)
