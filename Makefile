@@ -1,4 +1,4 @@
-.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-defects simulate test-behaviour bench bench-all
+.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -22,6 +22,9 @@ test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is th
 ACCOUNT_SCHEDULES ?= 200
 test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
 	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest -v -account-schedules $(ACCOUNT_SCHEDULES)
+
+test-scale: ## hundreds of tasks of each isolating driver start, survive a killed agent and stop, with figures beside raw_exec; about four minutes, on a machine that does nothing else; needs root
+	NOMAD_LITE_SCALE=1 go test -count=1 -timeout 1h -run '^TestScale$$' ./cmd/nomad-lite/systemtest -v
 
 test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
