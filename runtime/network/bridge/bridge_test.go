@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
@@ -217,6 +218,70 @@ func TestForwardedPort(t *testing.T) {
 	}
 	checkUnreachable(t, "after Detach", "", "127.0.0.1:80")
 	checkUnreachable(t, "after Detach", "", at(one.Address, 8080))
+}
+
+// A client that sends UDP packets before the port is forwarded, and goes on, reaches the namespace.
+func TestForwardedPortOfWaitingClient(t *testing.T) {
+	b := New(testConfig)
+	attach(t, b, "other") // the kernel tracks packets only with the rules of a bridge
+	clients := map[string]net.Conn{}
+	dial := func(from, address string) {
+		var err error
+		call := func() error {
+			clients[from+" "+address], err = net.Dial("udp", address)
+			return err
+		}
+		if from == "" {
+			err = call()
+		} else {
+			err = netns.Do(netns.Path(from), call)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dial("", "127.0.0.1:80")
+	dial("", machineAddress+":80")
+	dial("other", machineAddress+":80")
+	dial(outside, machineAddress+":80")
+	dial(outside, "["+machineAddress6+"]:80")
+	for _, c := range clients {
+		defer c.Close()
+		_, _ = c.Write([]byte("?")) // it is refused
+	}
+	one, _ := attach(t, b, "one", Port{Label: "game", HostPort: 80, To: 8080})
+	for name, c := range clients {
+		answer := make([]byte, 100)
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the answer is asserted
+		_, _ = c.Read(answer)                              // the error of the first packet
+		_, _ = c.Write([]byte("?"))
+		if n, err := c.Read(answer); !strings.HasPrefix(string(answer[:n]), "one ") {
+			t.Errorf("%s: answer %q, %v", name, answer[:n], err)
+		}
+	}
+
+	// Repair reads the table of the connection tracking only after it has restored rules.
+	dial("", outsideAddress+":80")
+	c := clients[" "+outsideAddress+":80"]
+	defer c.Close()
+	if _, err := c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		if !want {
+			command(t, "nft", "flush", "ruleset")
+		}
+		if err := b.Repair([]Endpoint{one}); err != nil {
+			t.Fatal(err)
+		}
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(flows, unforwardedFilter(one.Ports).MatchConntrackFlow); got != want {
+			t.Errorf("an entry is there: %t, want %t", got, want)
+		}
+	}
 }
 
 func TestMasquerade(t *testing.T) {

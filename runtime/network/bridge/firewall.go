@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -285,6 +286,7 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
+	isNew := false
 	for _, address := range []netip.Addr{status.Address, status.Address6} {
 		if !address.IsValid() {
 			continue
@@ -307,12 +309,52 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 			if err := c.SetAddElements(set, added); err != nil {
 				return fmt.Errorf("nftables: %w", err)
 			}
+			isNew = isNew || !containsAll(existing, added)
 		}
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("nftables: forward ports: %w", err)
 	}
+	if !isNew {
+		return nil
+	}
+	return forgetUnforwarded(e.Ports, status)
+}
+
+func containsAll(all, some []nftables.SetElement) bool {
+	for _, e := range some {
+		if !slices.ContainsFunc(all, func(other nftables.SetElement) bool {
+			return bytes.Equal(other.Key, e.Key) && bytes.Equal(other.Val, e.Val)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// forgetUnforwarded removes the entries of the connection tracking of UDP packets to the ports that were not
+// forwarded: the kernel applies rules only to the first packet of an entry. A client that sends again and again
+// keeps its entry.
+func forgetUnforwarded(ports []Port, s Status) error {
+	filter := unforwardedFilter(ports)
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, filter); err != nil {
+		return fmt.Errorf("delete tracked packets: %w", err)
+	}
+	if !s.Address6.IsValid() {
+		return nil
+	}
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET6, filter); err != nil {
+		return fmt.Errorf("delete tracked packets: %w", err)
+	}
 	return nil
+}
+
+// unforwardedFilter matches UDP packets to these ports whose destination was not changed.
+type unforwardedFilter []Port
+
+func (ports unforwardedFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	return f.Forward.Protocol == unix.IPPROTO_UDP && f.Forward.DstIP.Equal(f.Reverse.SrcIP) &&
+		slices.ContainsFunc(ports, func(p Port) bool { return p.HostPort == int(f.Forward.DstPort) })
 }
 
 // checkOwners returns the elements that must be removed before the ports of the endpoint are forwarded: those of
