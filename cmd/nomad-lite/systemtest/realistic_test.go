@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -16,35 +17,60 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
 
 // realisticDir has job files as users write them.
 const realisticDir = "testdata/realistic"
+
+// The bridge of the groups with the network mode bridge.
+const (
+	realisticBridge = "realistic"
+	realisticSubnet = "172.29.64.0/20"
+)
+
+const nobody = 65534 // uid of tasks of the driver exec
 
 // TestRealisticJobs runs each job file of the directory on one agent with a Docker engine, and
 // checks that the job does its work.
 func TestRealisticJobs(t *testing.T) {
 	engine := dockertest.Start(t)
 	importServiceImages(t, engine)
+	var allocs []*api.AllocationListStub
 	t.Cleanup(func() {
 		if names := engine.ContainerNames(t); len(names) > 0 {
 			t.Errorf("containers remain: %v", names)
 		}
+		assertNoNetworks(t, allocs)
 	})
-	// The containers and the test reach each other by the address of Docker's bridge.
+	world, reports := t.TempDir(), t.TempDir()
+	if err := os.Chown(reports, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	// The containers and the test reach each other by the address of Docker's bridge. Other agents of the machine
+	// can have a bridge with the default name.
 	agent := startTestAgent(t, false, fmt.Sprintf(`
 client {
-  network_interface = "docker0"
+  network_interface     = "docker0"
+  bridge_network_name   = %[2]q
+  bridge_network_subnet = %[3]q
+  host_volume "game-world" {
+    path = %[4]q
+  }
+  host_volume "reports" {
+    path = %[5]q
+  }
 }
 plugin "docker" {
   config {
-    endpoint = %q
+    endpoint = %[1]q
     volumes {
       enabled = true
     }
@@ -53,7 +79,13 @@ plugin "docker" {
     }
   }
 }
-`, engine.Host))
+`, engine.Host, realisticBridge, realisticSubnet, world, reports))
+	t.Cleanup(func() {
+		var err error
+		if allocs, _, err = agent.Allocations().List(nil); err != nil || len(allocs) == 0 {
+			t.Errorf("%d allocations, %v", len(allocs), err)
+		}
+	})
 	agent.waitUntil("the driver docker is healthy", func() (string, bool) {
 		node, _, err := agent.Nodes().Info(agent.nodeID, nil)
 		if err != nil || node.Drivers["docker"] == nil {
@@ -69,9 +101,10 @@ plugin "docker" {
 		"cleanup-cron":  checkCleanup,
 		"drain":         checkDrain,
 		"environments":  checkEnvironments,
-		"etl":           checkETL,
+		"etl":           func(j *realisticJob) { checkETL(j, reports) },
 		"feature-flags": checkFeatureFlags,
 		"flaky-import":  checkFlakyImport,
+		"game-server":   checkGameServer,
 		"guestbook":     checkGuestbook,
 		"hardened":      checkHardened,
 		"ingress":       checkIngress,
@@ -105,6 +138,21 @@ plugin "docker" {
 	})
 }
 
+// assertNoNetworks asserts that the networks of the allocations, their bridge and its rules are removed.
+func assertNoNetworks(t *testing.T, allocs []*api.AllocationListStub) {
+	if link, err := net.InterfaceByName(realisticBridge); err == nil {
+		t.Errorf("the bridge remains: %v", link)
+	}
+	if rules, err := exec.Command("nft", "list", "ruleset").CombinedOutput(); err != nil || strings.Contains(string(rules), realisticBridge) {
+		t.Errorf("rules remain: %v\n%s", err, rules)
+	}
+	for _, a := range allocs {
+		if _, err := os.Lstat(netns.Path(a.ID)); err == nil {
+			t.Errorf("the network namespace of an allocation of %s remains", a.JobID)
+		}
+	}
+}
+
 // importServiceImages builds the program of the images and imports the images that the job files
 // name.
 func importServiceImages(t *testing.T, engine *dockertest.Engine) {
@@ -125,6 +173,7 @@ func importServiceImages(t *testing.T, engine *dockertest.Engine) {
 		"kvstore:7.2": "kvstore", "kvstore:7.4": "kvstore",
 		"registry.example.com/shop/web:1.0.0": "webapp", "registry.example.com/shop/web:1.1.0": "webapp",
 		"registry.example.com/edge/proxy:2.1": "proxy", "registry.example.com/ops/monitor:3.0": "monitor",
+		"registry.example.com/games/sandbox:1.20": "game", "registry.example.com/games/sandbox:1.21": "game",
 	} {
 		_, tag, _ := strings.Cut(image, ":")
 		engine.Import(t, image, files, fmt.Sprintf(`ENTRYPOINT ["/bin/services", %q]`, service), "ENV APP_VERSION="+tag)
@@ -427,12 +476,50 @@ func checkIngress(j *realisticJob) {
 		})
 	}
 	waitBackends(2)
+	// The port is forwarded from all addresses of the machine.
+	if _, err := request(http.MethodGet, fmt.Sprint("http://127.0.0.1:", port), ""); err != nil {
+		j.t.Error(err)
+	}
 	j.waitDeployment("successful") // a job cannot be scaled before
 	count := 3
 	if _, _, err := j.Jobs().Scale(j.id, "backend", &count, "more visitors", false, nil, nil); err != nil {
 		j.t.Fatal(err)
 	}
 	waitBackends(3)
+}
+
+// checkGameServer has one player, who stays while the server is restarted and upgraded.
+func checkGameServer(j *realisticJob) {
+	port := freePort(j.t)
+	player, err := net.Dial("udp", fmt.Sprint("127.0.0.1:", port))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	defer player.Close()
+	waitAnswer := func(message, world string) {
+		j.t.Helper()
+		want := message + " -> " + world
+		j.waitUntil(fmt.Sprintf("the server answers %q", want), func() (string, bool) {
+			answer := make([]byte, 1500)
+			_ = player.SetDeadline(time.Now().Add(time.Second)) // the answer is asserted
+			_, sendErr := player.Write([]byte(message))
+			n, err := player.Read(answer)
+			return fmt.Sprintf("%q %v %v", answer[:n], sendErr, err), string(answer[:n]) == want
+		})
+	}
+	j.run(fmt.Sprintf("port=%d", port))
+	waitAnswer("look", "1.20:")
+	waitAnswer("build castle", "1.20: castle")
+	if err := j.Allocations().Restart(j.readAlloc(j.allocs()[0].ID), "", nil); err != nil {
+		j.t.Fatal(err)
+	}
+	j.waitUntil("the task is restarted", func() (string, bool) {
+		n := j.restarts("server")
+		return fmt.Sprint(n), n == 1
+	})
+	waitAnswer("look after the restart", "1.20: castle")
+	j.run(fmt.Sprintf("port=%d", port), "version=1.21")
+	waitAnswer("look after the upgrade", "1.21: castle")
 }
 
 func checkCanary(j *realisticJob) {
@@ -500,7 +587,7 @@ func checkCleanup(j *realisticJob) {
 	}
 }
 
-func checkETL(j *realisticJob) {
+func checkETL(j *realisticJob, reports string) {
 	var export bytes.Buffer
 	compressed := gzip.NewWriter(&export)
 	w := tar.NewWriter(compressed)
@@ -514,14 +601,25 @@ func checkETL(j *realisticJob) {
 	w.Close()
 	compressed.Close()
 	t := j.t.(*testing.T)
-	served, reports := t.TempDir(), t.TempDir()
+	served := t.TempDir()
 	if err := os.WriteFile(filepath.Join(served, "export.tar.gz"), export.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	j.run("export_url="+serveDirectory(t, served)+"/export.tar.gz", "report_dir="+reports)
+	j.run("export_url=" + serveDirectory(t, served) + "/export.tar.gz")
 	j.waitStatus("complete", 1)
-	if got := string(j.waitFile(filepath.Join(reports, "sales-sales-report.csv"))); got != "de,17\nfr,5\n" {
+	report := filepath.Join(reports, "sales-sales-report.csv")
+	if got := string(j.waitFile(report)); got != "de,17\nfr,5\n" {
 		t.Errorf("the report is %q", got)
+	}
+	if info, err := os.Stat(report); err != nil || info.Sys().(*syscall.Stat_t).Uid != nobody {
+		t.Errorf("the report is not of the user of the task: %+v, %v", info, err)
+	}
+	states := j.allocs()[0].TaskStates
+	for _, order := range [][2]string{{"extract", "transform"}, {"transform", "publish"}} {
+		first, second := states[order[0]], states[order[1]]
+		if first.FinishedAt.IsZero() || second.StartedAt.Before(first.FinishedAt) {
+			t.Errorf("%s was started at %s, before %s ended at %s", order[1], second.StartedAt, order[0], first.FinishedAt)
+		}
 	}
 }
 
@@ -547,8 +645,9 @@ func checkCIRunner(j *realisticJob) {
 
 func checkGuestbook(j *realisticJob) {
 	j.run()
-	j.waitBodies("guestbook", 1, "/schema", "^v3$")
-	j.requestService(http.MethodPut, "guestbook", "/entry", "greetings from Lovelace")
+	j.waitBodies("guestbook", 1, "/data/schema", "^v3$")
+	j.waitBodies("guestbook", 1, "/", `visits [1-9]`)
+	j.requestService(http.MethodPut, "guestbook", "/data/entry", "greetings from Lovelace")
 	backup := &realisticJob{testAgent: j.testAgent, file: "backup"}
 	dir := j.t.(*testing.T).TempDir()
 	backup.run("backup_dir=" + dir)
@@ -604,6 +703,15 @@ func checkVaultedStore(j *realisticJob) {
 func checkMonitoring(j *realisticJob) {
 	j.run()
 	j.waitBodies("monitor", 1, "/targets", "web-exporter up", "host-exporter up")
+	subnet := netip.MustParsePrefix(realisticSubnet)
+	for service, onBridge := range map[string]bool{"web-exporter": true, "host-exporter": false} {
+		for _, base := range j.instances(service) {
+			address, err := netip.ParseAddrPort(strings.TrimPrefix(base, "http://"))
+			if err != nil || subnet.Contains(address.Addr()) != onBridge {
+				j.t.Errorf("%s is at %s, %v, want on the bridge: %t", service, base, err, onBridge)
+			}
+		}
+	}
 }
 
 func checkNodeAgent(j *realisticJob) {

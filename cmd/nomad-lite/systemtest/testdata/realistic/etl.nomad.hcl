@@ -1,11 +1,7 @@
-# Sums the sales of a day by country. The first task downloads and unpacks the export, the
-# second computes the report, the last one publishes it.
+# Sums the sales of a day by country, with programs of the machine. The first task downloads and
+# unpacks the export, the second computes the report, the last one publishes it.
 
 variable "export_url" {
-  type = string
-}
-
-variable "report_dir" {
   type = string
 }
 
@@ -13,6 +9,12 @@ job "sales-report" {
   type = "batch"
 
   group "report" {
+    # A directory of the machine that nobody, the user of the tasks, can write to.
+    volume "reports" {
+      type   = "host"
+      source = "reports"
+    }
+
     restart {
       attempts = 1
       delay    = "2s"
@@ -20,7 +22,7 @@ job "sales-report" {
     }
 
     task "extract" {
-      driver = "docker"
+      driver = "exec"
 
       lifecycle {
         hook = "prestart"
@@ -32,7 +34,6 @@ job "sales-report" {
       }
 
       config {
-        image   = "busybox:1.36"
         command = "/bin/sh"
         args    = ["-ec", "cp /local/export/*.csv /alloc/data/; wc -l /alloc/data/*.csv"]
       }
@@ -44,10 +45,9 @@ job "sales-report" {
     }
 
     task "transform" {
-      driver = "docker"
+      driver = "exec"
 
       config {
-        image   = "busybox:1.36"
         command = "/bin/sh"
         args    = ["/local/transform.sh"]
       }
@@ -68,15 +68,20 @@ job "sales-report" {
     }
 
     task "publish" {
-      driver = "raw_exec"
+      driver = "exec"
 
       lifecycle {
         hook = "poststop"
       }
 
       config {
-        command = "/bin/cp"
-        args    = ["${NOMAD_ALLOC_DIR}/data/report.csv", "${var.report_dir}/sales-${NOMAD_JOB_NAME}.csv"]
+        command = "cp"
+        args    = ["-v", "${NOMAD_ALLOC_DIR}/data/report.csv", "/reports/sales-${NOMAD_JOB_NAME}.csv"]
+      }
+
+      volume_mount {
+        volume      = "reports"
+        destination = "/reports"
       }
 
       resources {

@@ -1,11 +1,12 @@
-# The guest book. A task prepares its data before the first start, and another one says
-# goodbye when the job is stopped.
+# The guest book: a web application and its database, which share a network namespace. A task
+# prepares the data before the first start, and another one says goodbye when the job is stopped.
 
 job "guestbook" {
   group "guestbook" {
     network {
+      mode = "bridge"
       port "http" {
-        to = 6379
+        to = 8080
       }
     }
 
@@ -16,7 +17,7 @@ job "guestbook" {
 
       check {
         type     = "http"
-        path     = "/schema"
+        path     = "/data/schema"
         interval = "2s"
         timeout  = "1s"
       }
@@ -48,12 +49,30 @@ job "guestbook" {
       }
     }
 
-    task "guestbook" {
+    task "web" {
+      driver = "docker"
+
+      config {
+        image = "registry.example.com/shop/web:1.0.0"
+      }
+
+      env {
+        DATABASE_URL = "http://127.0.0.1:6379"
+      }
+
+      resources {
+        cpu    = 100
+        memory = 64
+      }
+    }
+
+    # Only the tasks of the group reach the database.
+    task "database" {
       driver = "docker"
 
       config {
         image = "kvstore:7.2"
-        ports = ["http"]
+        args  = ["-listen", "127.0.0.1:6379", "-dir", "/data"]
 
         mount {
           type   = "volume"

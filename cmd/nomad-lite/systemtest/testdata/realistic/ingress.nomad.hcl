@@ -1,5 +1,5 @@
-# The entry point of the site: a reverse proxy on a static port. It reloads its backends
-# when the service changes.
+# The entry point of the site: a reverse proxy, to which a static port of the machine is
+# forwarded. It reloads its backends when the service changes.
 
 variable "port" {
   type    = number
@@ -13,8 +13,10 @@ job "ingress" {
 
   group "proxy" {
     network {
+      mode = "bridge"
       port "http" {
         static = var.port
+        to     = 80
       }
     }
 
@@ -28,9 +30,8 @@ job "ingress" {
       driver = "docker"
 
       config {
-        image        = "registry.example.com/edge/proxy:2.1"
-        args         = ["-listen", ":${NOMAD_PORT_http}", "-config", "/local/proxy.conf"]
-        network_mode = "host"
+        image = "registry.example.com/edge/proxy:2.1"
+        args  = ["-listen", ":${NOMAD_PORT_http}", "-config", "/local/proxy.conf"]
       }
 
       template {
@@ -56,6 +57,7 @@ job "ingress" {
     count = 2
 
     network {
+      mode = "bridge"
       port "http" {
         to = 8080
       }
@@ -72,7 +74,6 @@ job "ingress" {
 
       config {
         image = "registry.example.com/shop/web:1.0.0"
-        ports = ["http"]
       }
 
       resources {

@@ -1,9 +1,10 @@
 # The monitoring stack: a collector that finds its targets through service discovery, and
-# two exporters.
+# two exporters. Each group has an address of its own on the bridge.
 
 job "monitoring" {
   group "monitor" {
     network {
+      mode = "bridge"
       port "ui" {
         to = 9090
       }
@@ -28,7 +29,6 @@ job "monitoring" {
       config {
         image = "registry.example.com/ops/monitor:3.0"
         args  = ["-config", "/local/targets", "-interval", "1s"]
-        ports = ["ui"]
       }
 
       # The collector reads the file before each round.
@@ -51,17 +51,22 @@ job "monitoring" {
 
   group "exporters" {
     network {
+      mode = "bridge"
       port "web" {
         to = 8080
       }
-      port "host" {}
+      port "host" {
+        to = 9100
+      }
     }
 
+    # The collector reaches this exporter on the bridge, and the other one at its forwarded port.
     service {
-      name     = "web-exporter"
-      port     = "web"
-      provider = "nomad"
-      tags     = ["metrics"]
+      name         = "web-exporter"
+      port         = "web"
+      provider     = "nomad"
+      address_mode = "alloc"
+      tags         = ["metrics"]
     }
 
     service {
@@ -76,7 +81,6 @@ job "monitoring" {
 
       config {
         image = "registry.example.com/shop/web:1.0.0"
-        ports = ["web"]
       }
 
       resources {
@@ -85,15 +89,14 @@ job "monitoring" {
       }
     }
 
-    # Reads the load of the machine, so it runs in the network of the machine.
+    # The load is that of the machine, also in the container.
     task "host" {
       driver = "docker"
 
       config {
-        image        = "busybox:1.36"
-        command      = "/bin/sh"
-        args         = ["-c", "mkdir -p /local/www; (while true; do cp /proc/loadavg /local/www/metrics; sleep 5; done) & exec httpd -f -p $NOMAD_ADDR_host -h /local/www"]
-        network_mode = "host"
+        image   = "busybox:1.36"
+        command = "/bin/sh"
+        args    = ["-c", "mkdir -p /local/www; (while true; do cp /proc/loadavg /local/www/metrics; sleep 5; done) & exec httpd -f -p $NOMAD_PORT_host -h /local/www"]
       }
 
       resources {

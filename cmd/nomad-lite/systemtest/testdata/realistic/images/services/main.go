@@ -1,8 +1,9 @@
 // Services is the program of the images of the realistic job files. Its first argument is the
-// name of a service: kvstore, webapp, proxy or monitor.
+// name of a service: kvstore, webapp, proxy, monitor or game.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -25,9 +27,9 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	services := map[string]func(){"kvstore": kvstore, "webapp": webapp, "proxy": proxy, "monitor": monitor}
+	services := map[string]func(){"kvstore": kvstore, "webapp": webapp, "proxy": proxy, "monitor": monitor, "game": game}
 	if len(os.Args) < 2 || services[os.Args[1]] == nil {
-		log.Fatal("usage: services kvstore|webapp|proxy|monitor [flags]")
+		log.Fatal("usage: services kvstore|webapp|proxy|monitor|game [flags]")
 	}
 	name := os.Args[1]
 	os.Args = os.Args[1:]
@@ -108,7 +110,8 @@ func kvstore() {
 	}))
 }
 
-// webapp answers with its version and greeting. With a database, it counts visits there.
+// webapp answers with its version and greeting. With a database, it counts visits there, and
+// serves the keys of the database below /data.
 func webapp() {
 	listen := flag.String("listen", ":8080", "address")
 	config := flag.String("config", "", "file with the greeting, read again on SIGHUP")
@@ -151,6 +154,9 @@ func webapp() {
 		visits, _ := io.ReadAll(answer.Body)
 		fmt.Fprintf(w, "visits %s\n", visits)
 	})
+	if database, err := url.Parse(os.Getenv("DATABASE_URL")); err == nil && database.Host != "" {
+		mux.Handle("/data/", http.StripPrefix("/data", httputil.NewSingleHostReverseProxy(database)))
+	}
 	mux.HandleFunc("POST /break", func(http.ResponseWriter, *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -259,4 +265,46 @@ func monitor() {
 		fmt.Fprint(w, report)
 	})
 	serve(*listen, mux)
+}
+
+// game answers each UDP packet with the packet, its version and the blocks of the world. The packet
+// "build NAME" adds a block, once.
+func game() {
+	listen := flag.String("listen", ":27015", "address")
+	dir := flag.String("world", "/world", "directory of the world")
+	flag.Parse()
+	path := filepath.Join(*dir, "blocks")
+	conn, err := net.ListenPacket("udp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-stop
+		conn.Close()
+	}()
+	blocks, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Fatal(err)
+	}
+	packet := make([]byte, 1500)
+	for {
+		n, player, err := conn.ReadFrom(packet)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		if name, ok := strings.CutPrefix(string(packet[:n]), "build "); ok && !bytes.Contains(blocks, []byte(name)) {
+			blocks = append(blocks, " "+name...)
+			if err := os.WriteFile(path, blocks, 0o644); err != nil {
+				log.Fatal(err)
+			}
+		}
+		if _, err := conn.WriteTo(fmt.Appendf(nil, "%s -> %s:%s", packet[:n], os.Getenv("APP_VERSION"), blocks), player); err != nil {
+			log.Print(err) // the player sends again
+		}
+	}
 }
