@@ -53,8 +53,8 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 }
 
 // PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
-// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine; the driver exec,
-// if it has a plugin block or the agent runs as root.
+// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine; the other
+// drivers, if they have a plugin block.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -66,10 +66,8 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			continue
 		case name == docker.Name && !named && !docker.EngineMayExist():
 			continue
-		case name == exec.Name && !named && os.Geteuid() != 0:
-			continue
-		case name != rawexec.Name && name != docker.Name && name != exec.Name && !named:
-			continue // the other builtin drivers are for tests, and need a plugin block
+		case name != rawexec.Name && name != docker.Name && !named:
+			continue // an exec plugin is one more process; the other builtin drivers are for tests
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {

@@ -159,7 +159,7 @@ func BenchmarkExecDriver(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, to isolate tasks")
 	}
-	a := startBenchAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir(), "plugin \"exec\" {}\n")
 	defer a.end(b, syscall.SIGINT)
 	drivers := [2]string{"exec", "raw_exec"}
 	for _, driver := range drivers {

@@ -169,7 +169,7 @@ func TestProcessPrivileges(t *testing.T) {
 		fmt.Fprint(w, "text")
 	}))
 	defer server.Close()
-	s := startTestAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
+	s := startTestAgent(t, false, "plugin \"exec\" {}\nplugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
 	alloc := s.run("powers", "service", "running", newShellTask("t", sleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}

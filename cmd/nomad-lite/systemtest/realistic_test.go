@@ -68,6 +68,7 @@ client {
     path = %[5]q
   }
 }
+plugin "exec" {}
 plugin "docker" {
   config {
     endpoint = %[1]q

@@ -73,7 +73,7 @@ func (l scaleLoad) String() string {
 
 // config returns the configuration of an agent with the driver.
 func (l scaleLoad) config() string {
-	config := "client {\n  bridge_network_name = \"scale\"\n}\n"
+	config := "client {\n  bridge_network_name = \"scale\"\n}\nplugin \"exec\" {}\n"
 	if l.engine != nil {
 		config += fmt.Sprintf("plugin \"docker\" {\n  config {\n    endpoint = %q\n    gc {\n      image = false\n    }\n  }\n}\n", l.engine.Host)
 	}
