@@ -10,7 +10,7 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
-	NOMAD_LITE_VM=1 go test -count=1 -timeout=30m -run '^TestVM$$' ./cmd/nomad-lite/systemtest
+	NOMAD_LITE_VM=1 go test -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest
 
 test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
 	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite/systemtest -faults

@@ -102,7 +102,7 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	if err != nil {
 		t.Fatal("there is no qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
 	defer cancel()
 	// The emulation is a quarter faster for a processor without AVX. The QEMU machine "microvm"
 	// boots faster, but it has no timer by which the kernel can calibrate the others, and often
