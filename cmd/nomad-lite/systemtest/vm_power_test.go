@@ -219,14 +219,22 @@ func checkPowerLossTasks(client *api.Client) error {
 			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
 		}
 	}
-	sleepers := 0
-	for _, trace := range findVMLeftovers() {
-		if strings.HasPrefix(trace, "process ") && strings.HasSuffix(trace, " sleep 100000 ") {
-			sleepers++
-		}
+	// A shell that has written its record needs a moment to become sleep.
+	sleepers := countPowerLossSleepers()
+	for deadline := time.Now().Add(10 * time.Second); sleepers < powerLossTaskCount && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		sleepers = countPowerLossSleepers()
 	}
 	if sleepers != powerLossTaskCount {
 		fault("%d processes", sleepers)
 	}
 	return errors.Join(failures...)
+}
+
+func countPowerLossSleepers() (count int) {
+	for _, trace := range findVMLeftovers() {
+		if strings.HasPrefix(trace, "process ") && strings.HasSuffix(trace, " sleep 100000 ") {
+			count++
+		}
+	}
+	return count
 }

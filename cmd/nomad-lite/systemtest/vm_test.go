@@ -104,10 +104,11 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
 	defer cancel()
+	// The memory holds a copy of the test program for each of its names.
 	// The emulation is a quarter faster for a processor without AVX. The QEMU machine "microvm"
 	// boots faster, but it has no timer by which the kernel can calibrate the others, and often
 	// hung on a busy host.
-	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
+	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "6144",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest}
