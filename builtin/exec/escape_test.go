@@ -35,7 +35,7 @@ type escape struct {
 // the driver gives by default, and nobody has fewer.
 var escapes = []escape{
 	{name: "read a file of the machine", script: `cat $CANARY`},
-	{name: "read a file of the machine through the root directory of pid 1", script: `cat /proc/1/root$CANARY`},
+	{name: "read a file of the machine through the root directory of pid 1", script: `cat /proc/$FIRST_PID/root$CANARY`},
 	{name: "read the secrets of another task", script: `cat $OTHER_SECRET`, user: "nobody"},
 	{name: "read the private directory of the task", script: `cat $PRIVATE`},
 	{name: "leave the root directory by chroot", script: `perl -e 'mkdir "$ENV{NOMAD_TASK_DIR}/x"; chroot "$ENV{NOMAD_TASK_DIR}/x" or exit 2; chdir ".." for 1..50; chroot "."; exit(-e $ENV{CANARY} ? 0 : 1)'`},
@@ -148,9 +148,10 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 	if s.User == "" {
 		s.User = "root"
 	}
-	s.Env = map[string]string{"NOMAD_TASK_DIR": "/local", "PRIVATE": "/private/token"}
+	s.Env = map[string]string{"NOMAD_TASK_DIR": "/local", "PRIVATE": "/private/token", "FIRST_PID": "1"}
 	if !inside {
-		s.Env = map[string]string{"NOMAD_TASK_DIR": s.TaskDir() + "/local", "PRIVATE": s.TaskDir() + "/private/token"}
+		// Where the tests run in a container, pid 1 may have another root directory than they have.
+		s.Env = map[string]string{"NOMAD_TASK_DIR": s.TaskDir() + "/local", "PRIVATE": s.TaskDir() + "/private/token", "FIRST_PID": env["HOST_PID"]}
 	}
 	s.Env["SCRIPT"] = e.script
 	maps.Copy(s.Env, env)
