@@ -53,7 +53,7 @@ var runtimeLayers = [][]string{
 	{"store"},
 	{
 		"events", "variables", "identity", "scheduler",
-		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes",
+		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline",
 	},
 	{"taskapi"},
 	{"hooks", "hookplugin"},
@@ -68,7 +68,7 @@ var runtimeLayers = [][]string{
 // runnerPackages are the packages that run allocations. They do not import the scheduler: they
 // receive allocations, and report states, through interfaces that they declare.
 var runnerPackages = []string{
-	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users",
+	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "timeline",
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 

@@ -1,0 +1,119 @@
+package timeline
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
+// called concurrently, and do not block.
+type Recorder struct {
+	file   *File
+	task   string
+	redact func(string) string
+}
+
+// Recorder returns a recorder for a task, or for the allocation itself if task is empty. The function
+// redact replaces secrets in the results and errors of spans; nil replaces nothing.
+func (f *File) Recorder(task string, redact func(string) string) Recorder {
+	return Recorder{f, task, redact}
+}
+
+// ActiveSpan is a span that has started. A nil pointer has no effect.
+type ActiveSpan struct {
+	recorder Recorder
+	span     Span
+}
+
+// Start starts a span of the given kind. The caller calls End once.
+func (r Recorder) Start(kind Kind, name, plugin string) *ActiveSpan {
+	return r.start(Span{ID: newID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
+}
+
+// StartRun starts the span of a process of a task. A recorder of a later agent that recovers the process
+// calls StartRun with the same startID, and continues the span.
+func (r Recorder) StartRun(startID, driver string, start time.Time) *ActiveSpan {
+	h := fnv.New64a()
+	h.Write([]byte(startID))
+	return r.start(Span{ID: formatID(h.Sum64()), Kind: KindRun, Name: startID, Plugin: driver, Start: start})
+}
+
+func (r Recorder) start(s Span) *ActiveSpan {
+	if r.file == nil {
+		return nil
+	}
+	s.Task = r.task
+	s.clip()
+	r.file.start(s)
+	return &ActiveSpan{r, s}
+}
+
+// End ends the span with a result for people, which may be empty, and an error, which may be nil.
+func (a *ActiveSpan) End(result string, err error) {
+	if a == nil {
+		return
+	}
+	s := a.span
+	s.End = s.Start.Add(time.Since(s.Start)) // a change of the clock does not change the duration
+	s.Result = a.recorder.redacted(result)
+	if err != nil {
+		s.Error = a.recorder.redacted(err.Error())
+	}
+	s.clip()
+	a.recorder.file.end(s)
+}
+
+// Record records a call as a span.
+func (r Recorder) Record(kind Kind, name, plugin string, call func() error) error {
+	span := r.Start(kind, name, plugin)
+	err := call()
+	span.End("", err)
+	return err
+}
+
+// minWait is the duration of the shortest wait that is recorded.
+const minWait = time.Millisecond
+
+// RecordWait records that a task has waited since start, unless the wait was short.
+func (r Recorder) RecordWait(reason string, start time.Time, err error) {
+	if r.file == nil || time.Since(start) < minWait {
+		return
+	}
+	s := Span{ID: newID(), Kind: KindWait, Name: reason, Task: r.task, Start: start, End: start.Add(time.Since(start))}
+	if err != nil {
+		s.Error = r.redacted(err.Error())
+	}
+	s.clip()
+	r.file.end(s)
+}
+
+// RecordEvent records an event, which has no duration.
+func (r Recorder) RecordEvent(name, message string, at time.Time) {
+	if r.file == nil {
+		return
+	}
+	s := Span{ID: newID(), Kind: KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: r.redacted(message)}
+	s.clip()
+	r.file.end(s)
+}
+
+func (r Recorder) redacted(text string) string {
+	if r.redact == nil {
+		return text
+	}
+	return r.redact(text)
+}
+
+func newID() string { return formatID(rand.Uint64()) }
+
+// idLen is the length of the id of a span.
+const idLen = 16
+
+func formatID(id uint64) string {
+	var b [idLen / 2]byte
+	binary.BigEndian.PutUint64(b[:], id)
+	return hex.EncodeToString(b[:])
+}

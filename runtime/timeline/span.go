@@ -1,0 +1,64 @@
+package timeline
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Kind is the kind of a span.
+type Kind string
+
+const (
+	KindHook   Kind = "hook"   // call of a hook; Name is the hook point
+	KindDriver Kind = "driver" // call of a task driver; Name is the method
+	KindWait   Kind = "wait"   // a task waits before a start; Name is the reason
+	KindRun    Kind = "run"    // a process of a task; Name is the id of its start, which is the task_id in logs
+	KindEvent  Kind = "event"  // an event, without a duration; Name is its type
+	KindGap    Kind = "gap"    // spans that were dropped, because there were too many
+)
+
+// Span is one thing that happened in an allocation. It is stored, and sent to clients, as JSON.
+type Span struct {
+	ID     string // unique in the allocation: 16 hexadecimal digits
+	Kind   Kind
+	Name   string
+	Task   string `json:",omitempty"` // "" for the allocation
+	Plugin string `json:",omitempty"` // name of the hook or the driver
+	Start  time.Time
+	// End is zero for a span that has not ended, and for one whose end was not recorded because the agent was
+	// killed.
+	End    time.Time `json:",omitzero"`
+	Result string    `json:",omitempty"` // the result for people: exit status, message of an event, contents of a response
+	Error  string    `json:",omitempty"`
+	// Dropped is the number of spans in a gap.
+	Dropped int `json:",omitempty"`
+}
+
+// maxTextLen is the maximum size in bytes of each text of a span. A span of maximum size has less than 10
+// kB in JSON.
+const maxTextLen = 1000
+
+func (s *Span) clip() {
+	for _, text := range []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error} {
+		*text = clipText(*text)
+	}
+}
+
+// clipText shortens a text to maxTextLen, at the end of a character.
+func clipText(text string) string {
+	if len(text) <= maxTextLen {
+		return text
+	}
+	end := maxTextLen - len("…")
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return strings.ToValidUTF8(text[:end], "") + "…"
+}
+
+// sortSpans sorts spans by their start. Spans with the same start keep their order.
+func sortSpans(spans []Span) {
+	slices.SortStableFunc(spans, func(a, b Span) int { return a.Start.Compare(b.Start) })
+}

@@ -1,0 +1,246 @@
+package timeline
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+func newTestFile(dir string) *File {
+	return NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, hclog.NewNullLogger())
+}
+
+func readSpans(t testing.TB, f *File) []Span {
+	t.Helper()
+	s, err := f.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Spans
+}
+
+func TestSpansAreKeptForTheNextAgent(t *testing.T) {
+	dir := t.TempDir()
+	f := newTestFile(dir)
+	task := f.Recorder("web", func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
+	hook := task.Start(KindHook, "prestart", "logmon")
+	if got := readSpans(t, f); len(got) != 1 || !got[0].End.IsZero() {
+		t.Fatalf("spans before the end: %+v", got)
+	}
+	hook.End("1 mount", errors.New("the password hunter2 is wrong"))
+	task.StartRun("id/web/1", "raw_exec", time.Now())
+	f.Recorder("", nil).RecordEvent("Alloc Healthy", "", time.Now())
+	f.Flush()
+
+	next := newTestFile(dir)
+	spans := readSpans(t, next)
+	if len(spans) != 3 {
+		t.Fatalf("%d spans were stored, want 3: %+v", len(spans), spans)
+	}
+	if s := spans[0]; s.Task != "web" || s.Plugin != "logmon" || s.Result != "1 mount" || s.Error != "the password *** is wrong" || s.End.Before(s.Start) {
+		t.Errorf("stored span of a hook: %+v", s)
+	}
+	if s := spans[1]; s.Kind != KindRun || !s.End.IsZero() {
+		t.Errorf("stored span of a run: %+v", s)
+	}
+	if s := spans[2]; s.Name != "Alloc Healthy" || s.Task != "" || !s.End.Equal(s.Start) {
+		t.Errorf("stored event: %+v", s)
+	}
+
+	// The next agent recovers the process.
+	next.Recorder("web", nil).StartRun("id/web/1", "raw_exec", spans[1].Start).End("Exit Code: 0", nil)
+	next.Close()
+	spans = readSpans(t, newTestFile(dir))
+	if len(spans) != 3 || spans[1].End.IsZero() || spans[1].Result != "Exit Code: 0" {
+		t.Errorf("spans after the end of the run: %+v", spans)
+	}
+}
+
+func TestVersionIncreasesWithEachChange(t *testing.T) {
+	dir := t.TempDir()
+	f := newTestFile(dir)
+	before, err := f.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Recorder("", nil).RecordEvent("a", "", time.Now())
+	select {
+	case <-before.Changed:
+	default:
+		t.Error("the channel is open after a change")
+	}
+	after, err := f.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Version <= before.Version {
+		t.Errorf("version %d after version %d", after.Version, before.Version)
+	}
+	f.Close()
+	next, err := newTestFile(dir).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.Version < after.Version {
+		t.Errorf("version %d under the next agent, %d under the one before", next.Version, after.Version)
+	}
+}
+
+func TestSpansWaitForTheDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "alloc")
+	f := newTestFile(dir)
+	for range 2 * maxPending {
+		f.Recorder("", nil).RecordEvent("Received", "", time.Now())
+	}
+	f.Flush()
+	if got := len(readSpans(t, f)); got != maxPending {
+		t.Errorf("%d spans are kept without a directory, want %d", got, maxPending)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.Flush()
+	if got := len(readSpans(t, newTestFile(dir))); got != maxPending {
+		t.Errorf("%d spans were stored, want %d", got, maxPending)
+	}
+}
+
+func TestClosedFileIsNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	f := newTestFile(dir)
+	span := f.Recorder("", nil).Start(KindHook, "destroy", "x")
+	f.Close()
+	span.End("", nil)
+	f.Recorder("", nil).RecordEvent("late", "", time.Now())
+	f.Flush()
+	if _, err := os.Stat(filepath.Join(dir, fileName)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("file after Close: %v", err)
+	}
+}
+
+func TestExcessSpansBecomeAGap(t *testing.T) {
+	dir := t.TempDir()
+	f := newTestFile(dir)
+	r := f.Recorder("web", nil)
+	begin := time.Now()
+	const count = 20000
+	for i := range count {
+		r.RecordEvent("Restarting", strings.Repeat("x", 50), begin.Add(time.Duration(i)*time.Second))
+		if i%100 == 99 {
+			f.Flush()
+		}
+		if info, err := os.Stat(filepath.Join(dir, fileName)); err == nil && info.Size() > maxReadSize {
+			t.Fatalf("the file has %d bytes, more than are read", info.Size())
+		}
+	}
+	f.Flush()
+	spans := readSpans(t, f)
+	gap := spans[keptFirst]
+	if gap.Kind != KindGap || gap.Dropped+len(spans)-1 != count {
+		t.Fatalf("of %d spans, %d are left, and %q has %d", count, len(spans)-1, gap.Kind, gap.Dropped)
+	}
+	if first := spans[0].Start; !first.Equal(begin) {
+		t.Errorf("the first span starts at %v, want %v", first, begin)
+	}
+	if last := spans[len(spans)-1].Start; !last.Equal(begin.Add((count - 1) * time.Second)) {
+		t.Errorf("the last span starts at %v", last)
+	}
+	if gap.Start.Before(spans[keptFirst-1].Start) || gap.End.After(spans[keptFirst+1].Start) {
+		t.Errorf("the gap from %v to %v overlaps the spans beside it", gap.Start, gap.End)
+	}
+}
+
+func TestShortWaitsAreNotRecorded(t *testing.T) {
+	f := newTestFile(t.TempDir())
+	r := f.Recorder("web", nil)
+	r.RecordWait("other tasks", time.Now(), nil)
+	r.RecordWait("restart delay", time.Now().Add(-time.Second), errors.New("task killed"))
+	spans := readSpans(t, f)
+	if len(spans) != 1 || spans[0].Name != "restart delay" || spans[0].Error != "task killed" || spans[0].End.Sub(spans[0].Start) < time.Second {
+		t.Errorf("spans: %+v", spans)
+	}
+}
+
+func TestZeroRecorderRecordsNothing(t *testing.T) {
+	var r Recorder
+	r.Start(KindHook, "prestart", "x").End("", nil)
+	r.StartRun("1", "x", time.Now()).End("", nil)
+	r.RecordEvent("x", "", time.Now())
+	r.RecordWait("x", time.Time{}, nil)
+	want := errors.New("failed")
+	if err := r.Record(KindDriver, "StopTask", "x", func() error { return want }); err != want {
+		t.Errorf("Record returned %v", err)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	dir := t.TempDir()
+	f := newTestFile(dir)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 100 {
+				f.Recorder("web", nil).Start(KindHook, "poststart", "x").End("", nil)
+			}
+		})
+		wg.Go(func() {
+			for range 20 {
+				f.Flush()
+				if _, err := f.Read(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	f.Close()
+	if got := len(readSpans(t, newTestFile(dir))); got != 400 {
+		t.Errorf("%d spans were stored, want 400", got)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"ID":"1","Kind":"hook","Start":"2026-01-02T03:04:05Z"}` + "\n" + `{"ID":"1","End":"2026-01-02T03:04:06Z"}` + "\n{\"ID"))
+	f.Add([]byte(`{"ID":"2","Kind":"gap","Dropped":-1}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		ids := map[string]bool{}
+		for _, s := range decode(content) {
+			if s.ID == "" || ids[s.ID] {
+				t.Errorf("id %q is empty or not unique", s.ID)
+			}
+			ids[s.ID] = true
+			if len(s.Name) > maxTextLen || len(s.Result) > maxTextLen {
+				t.Errorf("text of %d and %d bytes", len(s.Name), len(s.Result))
+			}
+		}
+	})
+}
+
+// spansPerAlloc is about how many spans the start and the stop of an allocation with one task have.
+const spansPerAlloc = 50
+
+// BenchmarkSpan measures what a recorded call costs, with its part of the writes. The floor is a call
+// without a recorder.
+func BenchmarkSpan(b *testing.B) {
+	f := newTestFile(b.TempDir())
+	for name, r := range map[string]Recorder{"recorded": f.Recorder("web", nil), "floor": {}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				r.Start(KindHook, "prestart", "logmon").End("", nil)
+				if n++; n%spansPerAlloc == 0 && r.file != nil {
+					r.file.Close()
+					r = newTestFile(b.TempDir()).Recorder("web", nil)
+				}
+			}
+		})
+	}
+}
