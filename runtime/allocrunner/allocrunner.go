@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A
@@ -116,6 +117,7 @@ type Runner struct {
 	hooks         *allocHooks
 	hookBuilder   *hookBuilder
 	samplers      statsSamplers
+	timeline      *timeline.File
 	logger        hclog.Logger
 
 	done     chan struct{} // closed by Run
@@ -150,6 +152,7 @@ func New(c Config) (*Runner, error) {
 		done:   make(chan struct{}),
 	}
 	r.alloc.Store(alloc)
+	r.timeline = timeline.NewFile(dir.Open, r.logger)
 	r.createComponents(c, limits, tasks)
 	if c.Restored {
 		r.restorer.resumeStop()
@@ -185,7 +188,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 	}, r.tasks, r.logger)
 	r.health = &healthTracker{
 		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
-		reconcileSignal: changes, createTime: created, logger: r.logger,
+		reconcileSignal: changes, createTime: created, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	gates := &startGates{
 		tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
@@ -199,7 +202,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 	}
 	r.hooks = &allocHooks{
 		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.allocUpdater.stopReceived,
-		limits: limits, logger: r.logger,
+		limits: limits, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	r.restorer = &restorer{
 		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, startGates: gates,
@@ -221,11 +224,12 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 	}
 	r.samplers = make(statsSamplers)
 	for i, task := range tasks {
+		env := r.envBuilders.addTask(task.Name, c.HostEnv)
 		r.tasks[i] = taskrunner.New(taskrunner.Config{
 			Alloc:     toTaskRunnerAlloc(alloc, alloc.GetTaskGroup()),
 			Task:      task,
 			TaskDir:   r.dir.Task(task.Name),
-			Env:       r.envBuilders.addTask(task.Name, c.HostEnv),
+			Env:       env,
 			StartGate: gates.of(task),
 			Driver: func(ctx context.Context) (driver.Driver, error) {
 				return c.Drivers.Driver(ctx, task.Driver)
@@ -233,6 +237,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 			Store:           taskStore{c.Store, alloc.ID, task.Name},
 			Notify:          changes.requestReconcile,
 			Deadlines:       limits.hookDeadlines(),
+			Timeline:        r.timeline.Recorder(task.Name, env.Redact),
 			Restored:        r.restorer.readTask(task.Name),
 			RecoveryTracker: c.RecoveryTracker,
 			EndTask:         c.EndTask,
@@ -276,6 +281,9 @@ func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
+// Timeline returns the time line of the allocation.
+func (r *Runner) Timeline() *timeline.File { return r.timeline }
+
 // Alloc returns the current version of the allocation. It must not be changed.
 func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
 
@@ -289,6 +297,7 @@ func (r *Runner) Status() StatusUpdate { return r.clientStatus.current() }
 // called. Run waits for all goroutines that the runner has started.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
+	defer r.timeline.Flush()
 	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
 	r.asyncRestarts.allowRestarts(untilShutdown)
 	defer r.asyncRestarts.end()
@@ -443,6 +452,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	if r.hooks.currentChain() == nil {
 		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so it does not wait until the hooks are known
 	}
+	r.timeline.Close() // its file is removed with the directory
 	return r.hooks.destroy(ctx)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // Health is the health of an allocation in its deployment. The caller copies Healthy and Time to the
@@ -33,6 +34,7 @@ type healthTracker struct {
 	stopRequested   func() bool // stopped reports whether a stop was requested
 	reconcileSignal *reconcileSignal
 	createTime      time.Time // see lastStartTime
+	timeline        timeline.Recorder
 	logger          hclog.Logger
 
 	mu          sync.Mutex
@@ -162,6 +164,9 @@ func lastStartTime(s *api.TaskState, created time.Time) time.Time {
 	return s.StartedAt
 }
 
+// healthEvents are the names of the events in the time line. They are not events of a task.
+var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", health.Unhealthy: "Alloc Unhealthy"}
+
 // set records whether the allocation is healthy. An allocation that was stopped before it was healthy
 // is recorded as unhealthy, without an event.
 func (h *healthTracker) set(v health.Verdict) {
@@ -172,6 +177,9 @@ func (h *healthTracker) set(v health.Verdict) {
 	h.mu.Lock()
 	h.verdict = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
 	h.mu.Unlock()
+	if name := healthEvents[v.State]; name != "" {
+		h.timeline.RecordEvent(name, "", time.Now())
+	}
 	if v.State == health.Unhealthy && deployment != "" {
 		h.logger.Info("alloc unhealthy", "deployment_id", deployment)
 		for _, t := range h.tasks {

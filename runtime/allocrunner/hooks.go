@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // allocHooks calls the hooks of an allocation.
@@ -25,6 +26,7 @@ type allocHooks struct {
 	stopRequested <-chan struct{} // closed when the stop of the allocation is requested
 	stopAnnounced <-chan struct{} // closed before a version of the allocation that stops it is applied
 	limits        Limits
+	timeline      timeline.Recorder
 	logger        hclog.Logger
 
 	mu          sync.Mutex
@@ -41,7 +43,7 @@ func (a *allocHooks) currentChain() *hooks.Chain {
 
 // setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
 func (a *allocHooks) setHooks(list []hooks.OrderedHook) map[string]string {
-	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), EmitEvent: a.tasks.emitEvent, Logger: a.logger}, list)
+	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), EmitEvent: a.tasks.emitEvent, Timeline: a.timeline, Logger: a.logger}, list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.chain = chain

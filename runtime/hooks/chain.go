@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // The order of hooks in the chain of an allocation or a task: hooks with a lower order
@@ -46,6 +48,7 @@ type Deadlines struct {
 type ChainConfig struct {
 	Deadlines Deadlines
 	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
+	Timeline  timeline.Recorder    // records the calls
 	Logger    hclog.Logger
 }
 
@@ -197,10 +200,32 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 		ctx, cancel = context.WithTimeout(ctx, deadline)
 		defer cancel()
 	}
-	begin := time.Now()
-	_, err := call(ctx, h, impl)
+	begin, span := time.Now(), c.config.Timeline.Start(timeline.KindHook, point.String(), h.Name())
+	response, err := call(ctx, h, impl)
+	span.End(describeResponse(response), err)
 	c.config.Logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", time.Since(begin), "error", err)
 	return err
+}
+
+// describeResponse returns for people what a response contains. Only that of Prestart is not empty.
+func describeResponse(response any) string {
+	r, ok := response.(hook.TaskPrestartResponse)
+	if !ok {
+		return ""
+	}
+	var parts []string
+	for _, p := range []struct {
+		count int
+		name  string
+	}{{len(r.Env), "variables"}, {len(r.Mounts), "mounts"}, {len(r.Devices), "devices"}, {len(r.State), "state entries"}} {
+		if p.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.name))
+		}
+	}
+	if r.Done {
+		parts = append(parts, "done")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // reportError reports the error of a hook that does not end the chain.

@@ -43,6 +43,7 @@ type destroyer struct {
 	records        *taskRecords
 	processTracker *processTracker
 	dispense       dispenseFunc
+	calls          callRecorder
 	timeout        time.Duration // of one StepDestroyTask
 	stopper        *stopper
 	logger         hclog.Logger
@@ -71,9 +72,9 @@ func (d *destroyer) try(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if start.Handle != nil {
-		err = newProcess(start.Handle, nil, d.dispense).destroyIfFound(call)
+		err = newProcess(start.Handle, nil, d.dispense, d.calls).destroyIfFound(call)
 	} else {
-		err = destroyByID(call, d.dispense, start.ID)
+		err = destroyByID(call, d.dispense, d.calls, start.ID)
 	}
 	switch {
 	case err == nil:

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // taskHooks calls the hooks of the task and keeps their responses. Except where a comment
@@ -30,6 +31,7 @@ type taskHooks struct {
 	description *driverDescription
 	records     *taskRecords
 	deadlines   hooks.Deadlines
+	timeline    timeline.Recorder
 	logger      hclog.Logger
 
 	chain            *hooks.Chain      // nil before set
@@ -38,7 +40,7 @@ type taskHooks struct {
 
 // set implements [Runner.SetHooks].
 func (t *taskHooks) set(list []hooks.OrderedHook, allocAttachments map[string]string) {
-	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, EmitEvent: t.records.emit, Logger: t.logger}, list)
+	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, EmitEvent: t.records.emit, Timeline: t.timeline, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
 	t.restoreEnv()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // dispenseFunc returns the driver of the task. It blocks while the driver's plugin is
@@ -24,11 +25,14 @@ type process struct {
 	handle         *driver.Handle
 	network        *driver.NetworkOverride // nil unless the driver returned an address
 	dispense       dispenseFunc
+	calls          callRecorder
 	driverRecovery *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
 	outageStarted  chan struct{}   // the channel has a value after the start of an outage of the driver
 	onOutage       func(error)     // called once per outage of the driver; may be nil
 	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
 	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
+
+	span *timeline.ActiveSpan // the run of the process; nil before it is watched
 
 	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
@@ -47,8 +51,8 @@ type processResult struct {
 	destroyed bool
 }
 
-func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc) *process {
-	return &process{handle: handle, network: network, dispense: d, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
+func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc, calls callRecorder) *process {
+	return &process{handle: handle, network: network, dispense: d, calls: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
 func (p *process) id() string { return p.handle.Config.ID }
@@ -69,7 +73,7 @@ func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) e
 	if err != nil {
 		return err
 	}
-	err = f(d)
+	err = f(p.calls.of(d))
 	down := errors.Is(err, driver.ErrPluginDown)
 	unknown := errors.Is(err, driver.ErrTaskNotFound) && !isClosed(p.exited)
 	if !down && !unknown {
@@ -78,7 +82,7 @@ func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) e
 	d, recoverErr := p.recover(ctx)
 	switch {
 	case recoverErr == nil:
-		return f(d)
+		return f(p.calls.of(d))
 	case unknown && !isTaskStateUnknown(recoverErr):
 		return err
 	}
@@ -91,7 +95,7 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.RecoverTask(ctx, p.handle); err != nil {
+	if err := p.calls.of(d).RecoverTask(ctx, p.handle); err != nil {
 		err = fmt.Errorf("recover task: %w", err)
 		if driver.IsRecoverable(err) || ctx.Err() != nil {
 			err = &inconclusiveRecoveryError{err}
@@ -248,17 +252,17 @@ func (p *process) destroy(ctx context.Context) error {
 // task. A plugin process that is younger than the task first recovers it, or it would
 // not remove what the task has left.
 func (p *process) destroyIfFound(ctx context.Context) error {
-	err := destroyByID(ctx, p.dispense, p.id())
+	err := destroyByID(ctx, p.dispense, p.calls, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
 		d, recoverErr := p.recover(ctx)
 		switch {
 		case recoverErr == nil:
-			err = d.DestroyTask(ctx, p.id(), true)
+			err = p.calls.of(d).DestroyTask(ctx, p.id(), true)
 		case isTaskStateUnknown(recoverErr):
 			err = recoverErr
 		case down:
-			err = destroyByID(ctx, p.dispense, p.id())
+			err = destroyByID(ctx, p.dispense, p.calls, p.id())
 		}
 	}
 	return err
@@ -266,12 +270,12 @@ func (p *process) destroyIfFound(ctx context.Context) error {
 
 // destroyByID destroys a start by its id. It returns ErrTaskNotFound if the driver
 // does not have the task.
-func destroyByID(ctx context.Context, dispense dispenseFunc, id string) error {
+func destroyByID(ctx context.Context, dispense dispenseFunc, calls callRecorder, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
 		return err
 	}
-	return d.DestroyTask(ctx, id, true)
+	return calls.of(d).DestroyTask(ctx, id, true)
 }
 
 func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {
@@ -302,7 +306,7 @@ func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *
 		return nil, err
 	}
 	point := failpoint.EnterStep(failpoint.StepRunning)
-	result, err = d.ExecTaskStreaming(ctx, p.id(), exec)
+	result, err = p.calls.of(d).ExecTaskStreaming(ctx, p.id(), exec)
 	point.Leave()
 	return result, err
 }

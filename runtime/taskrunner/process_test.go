@@ -54,7 +54,7 @@ func (a *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
 
 func (a *scriptedDriver) process() *process {
 	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
-		func(context.Context) (driver.Driver, error) { return a, nil })
+		func(context.Context) (driver.Driver, error) { return a, nil }, callRecorder{})
 }
 
 var (

@@ -29,6 +29,7 @@ type processRunner struct {
 	stopper        *stopper
 	destroyer      *destroyer
 	restartDecider *restartDecider
+	calls          callRecorder
 	logger         hclog.Logger
 }
 
@@ -47,6 +48,8 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 		}
 	}
 
+	task, _ := r.records.snapshot()
+	p.span = r.calls.startRun(p.id(), task.StartedAt)
 	var watchWG sync.WaitGroup
 	defer watchWG.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
@@ -120,6 +123,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		return true
 	})
 	point.Leave()
+	p.span.End(event.DisplayMessage, nil)
 	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
 	if err != nil {
 		local.NextStartID = "" // not stored

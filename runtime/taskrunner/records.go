@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // Store stores the records of one task. The calls do not block; the returned WaitDurableFunc
@@ -31,6 +32,7 @@ type taskRecords struct {
 	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
 	hasSecrets      func() bool         // reports whether redact changes texts
 	redact          func(string) string // replaces the secrets of the task in a text
+	timeline        timeline.Recorder
 	logger          hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
@@ -100,6 +102,9 @@ func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
 		model.RedactTaskEvent(event, r.redact)
 	}
 	model.AppendTaskEvent(s, event, time.Now())
+	if !model.IsEventOngoing(event) {
+		r.timeline.RecordEvent(event.Type, event.DisplayMessage, time.Unix(0, event.Time))
+	}
 }
 
 // redactError returns err with a text without the secrets of the task, nil for nil.

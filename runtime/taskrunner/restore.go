@@ -109,6 +109,7 @@ type recoverer struct {
 	records        *taskRecords
 	processTracker *processTracker
 	dispense       dispenseFunc
+	calls          callRecorder
 	driverRecovery *driverRecovery
 	description    *driverDescription
 	destroyer      *destroyer
@@ -207,6 +208,10 @@ var errRecordLost = errors.New("its record was lost")
 func (r *recoverer) handleLostRecord(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.records.localState.StartID, "error", cause)
 	r.processTracker.noteExit(false)
+	if id := r.records.localState.StartID; id != "" {
+		task, _ := r.records.snapshot()
+		r.calls.startRun(id, task.StartedAt).End(exitUnknownText(cause), nil)
+	}
 	r.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
 	r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
@@ -220,7 +225,7 @@ func (r *recoverer) handleLostRecord(cause error) {
 // recoverProcess recovers the process. It returns an error only if the driver answers
 // that it does not have the task.
 func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) error {
-	p := newProcess(handle, r.records.localState.Network, r.dispense)
+	p := newProcess(handle, r.records.localState.Network, r.dispense, r.calls)
 	p.driverRecovery = r.driverRecovery
 	d, err := p.recover(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {

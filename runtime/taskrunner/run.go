@@ -89,13 +89,17 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 // done.
 func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
-		select {
-		case <-time.After(delay):
-		case <-killCtx.Done():
+		begin := time.Now()
+		slept := sleep(killCtx, delay)
+		r.timeline.RecordWait("restart delay", begin, context.Cause(killCtx))
+		if !slept {
 			return false
 		}
 	}
-	return r.startGate.Wait(killCtx) == nil
+	begin := time.Now()
+	err := r.startGate.Wait(killCtx)
+	r.timeline.RecordWait("other tasks", begin, err)
+	return err == nil
 }
 
 // resumeDecision returns how runLoop continues: immediately for a new task or a recovered process,

@@ -20,6 +20,7 @@ const abandonedStartTimeout = 5 * time.Second
 // startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
 	dispense       dispenseFunc
+	calls          callRecorder
 	driverRecovery *driverRecovery
 	destroyer      *destroyer
 	processTracker *processTracker
@@ -87,7 +88,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		}
 		s.processTracker.noteStart()
 		point := failpoint.EnterStep(failpoint.StepStartTask)
-		handle, network, err = d.StartTask(ctx, config)
+		handle, network, err = s.calls.of(d).StartTask(ctx, config)
 		point.Leave()
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
@@ -118,7 +119,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		handle.Config = config // later calls of the driver use the id in handle.Config
 	}
 	s.pluginDeaths = 0
-	p := newProcess(handle, network, s.dispense)
+	p := newProcess(handle, network, s.dispense, s.calls)
 	p.driverRecovery = s.driverRecovery
 	return p, nil
 }
@@ -128,7 +129,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 func (s *startCaller) destroyFailed(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
 	defer cancel()
-	err := destroyByID(ctx, s.dispense, id)
+	err := destroyByID(ctx, s.dispense, s.calls, id)
 	switch {
 	case err == nil:
 		s.logger.Warn("a task whose start failed was destroyed", "task_id", id)

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // The causes with which the context of a running task is canceled.
@@ -42,9 +43,10 @@ type Config struct {
 	Store           Store
 	Notify          func() // called after each change of the task's state; must not block
 	Deadlines       hooks.Deadlines
-	Restored        *RestoredTask    // what an earlier agent left of the task; nil for a new task
-	RecoveryTracker *RecoveryTracker // recoveries of all tasks of the node; may be nil
-	EndTask         EndTaskFunc      // ends tasks without their driver; nil if only drivers may end tasks
+	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
+	Restored        *RestoredTask     // what an earlier agent left of the task; nil for a new task
+	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
+	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
 	Logger          hclog.Logger
 }
 
@@ -61,6 +63,7 @@ type StartGate interface {
 type Runner struct {
 	name           string
 	startGate      StartGate
+	timeline       timeline.Recorder
 	records        *taskRecords
 	processTracker *processTracker
 	taskUpdater    *taskUpdater
@@ -84,6 +87,7 @@ func New(c Config) *Runner {
 	r := &Runner{
 		name:           c.Task.Name,
 		startGate:      c.StartGate,
+		timeline:       c.Timeline,
 		processTracker: &processTracker{},
 		taskUpdater:    &taskUpdater{task: c.Task},
 		destroying:     make(chan struct{}),
@@ -91,17 +95,18 @@ func New(c Config) *Runner {
 	}
 	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.current
 	dispense, recovery := withUnavailableError(c.Driver), c.RecoveryTracker.of(c.Task.Driver)
+	calls := callRecorder{c.Timeline, c.Task.Driver}
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
 	r.records = &taskRecords{
-		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, logger: logger,
+		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, timeline: c.Timeline, logger: logger,
 		taskState: &api.TaskState{State: model.TaskPending},
 	}
 	r.killRequest = newKillRequest(r.records)
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
 	r.hooks = &taskHooks{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
-		records: r.records, deadlines: c.Deadlines, logger: logger,
+		records: r.records, deadlines: c.Deadlines, timeline: c.Timeline, logger: logger,
 	}
 	r.configBuilder = &configBuilder{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
@@ -118,11 +123,11 @@ func New(c Config) *Runner {
 		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
 	}
 	r.destroyer = &destroyer{
-		records: r.records, processTracker: r.processTracker, dispense: dispense, timeout: c.Deadlines.OtherPoints,
+		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, timeout: c.Deadlines.OtherPoints,
 		stopper: stopper, logger: logger,
 	}
 	caller := &startCaller{
-		dispense: dispense, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		dispense: dispense, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
 		killRequest: r.killRequest, task: task, logger: logger,
 	}
 	starter := &starter{
@@ -131,10 +136,10 @@ func New(c Config) *Runner {
 	}
 	r.processRunner = &processRunner{
 		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
-		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, logger: logger,
+		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, calls: calls, logger: logger,
 	}
 	r.recoverer = &recoverer{
-		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, driverRecovery: recovery, description: r.description,
+		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
 		destroyer: r.destroyer, currentProcess: r.currentProcess, timeout: c.Deadlines.StartPoints, logger: logger,
 	}
 	if c.Restored == nil {
