@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/clock"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
@@ -39,6 +40,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // Config has the settings and dependencies of an Agent.
@@ -146,6 +148,19 @@ func (a *Agent) DataDir() string { return a.dataDirectory.path }
 // for logs.FollowRequest.
 func (a *Agent) LogDir(allocID string) string {
 	return filepath.Join(a.dataDirectory.allocDirs(), allocID, "alloc", "logs")
+}
+
+// Timeline returns the time line of an allocation. It has no spans if the directory of the allocation does
+// not exist. The error is not nil only if the id is not valid.
+func (a *Agent) Timeline(allocID string) (*timeline.File, error) {
+	if runner := a.Alloc(allocID); runner != nil {
+		return runner.Timeline(), nil
+	}
+	dir, err := allocdir.New(a.dataDirectory.allocDirs(), allocID)
+	if err != nil {
+		return nil, err
+	}
+	return timeline.NewFile(dir.Open, a.logger), nil
 }
 
 // OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.

@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
@@ -45,6 +46,8 @@ type Node interface {
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
 	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
+	// Timeline returns the time line of an allocation, whether or not it runs.
+	Timeline(allocID string) (*timeline.File, error)
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
 	// DeviceStats returns the statistics of all devices. It may wait for device plugins.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // stubNode is a node without running tasks.
@@ -40,8 +42,11 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.Unsuppo
 	return nil, nil
 }
 
-func (stubNode) Logs() *logs.Collector                               { return nil }
-func (stubNode) LogDir(string) string                                { return "" }
+func (stubNode) Logs() *logs.Collector { return nil }
+func (stubNode) LogDir(string) string  { return "" }
+func (stubNode) Timeline(string) (*timeline.File, error) {
+	return timeline.NewFile(func() (*os.Root, error) { return nil, fs.ErrNotExist }, hclog.NewNullLogger()), nil
+}
 func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }
 func (stubNode) HostStats(context.Context) (s hoststats.Stats)       { return s }
 func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats { return nil }

@@ -88,6 +88,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/allocation/{id...}", allocs.read, readRouteDoc[api.Allocation]("read an allocation")},
 		{"GET", "/v1/allocation/{id}/checks", allocs.checks, noBodyRouteDoc[map[string]checkStatus]("tell how the checks of an allocation are")},
 		{"GET", "/v1/allocation/{id}/services", allocs.services, readRouteDoc[[]api.ServiceRegistration]("list the services of an allocation", "filter per_page next_token reverse")},
+		{"GET", "/v1/allocation/{id}/timeline", allocs.timeline, readRouteDoc[allocTimeline]("read what happened in an allocation and how long it took")},
 		{"PUT POST", "/v1/allocation/{id}/stop", allocs.stop, noBodyRouteDoc[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
 		{"GET", "/v1/client/allocation/{id}/checks", allocs.checks, noBodyRouteDoc[map[string]checkStatus]("tell how the checks of an allocation are")},
 		{"GET", "/v1/client/allocation/{id}/exec", exec.execTask, streamRouteDoc("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
