@@ -32,6 +32,7 @@ const statusExamples = `  nomad-lite alloc status                  all allocatio
   nomad-lite alloc status -filter 'ClientStatus == "failed"'
   nomad-lite alloc status 8ba85cef         one of them
   nomad-lite alloc status -stats 8ba85cef  with what its tasks use
+  nomad-lite alloc status -timeline 8ba85cef  what happened, and how long it took
   nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
 
 type statusOptions struct {
@@ -41,6 +42,8 @@ type statusOptions struct {
 	stats   bool
 	verbose bool
 	filter  string
+
+	timeline bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -64,6 +67,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
 	cmd.Flags().BoolVar(&o.stats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
+	cmd.Flags().BoolVar(&o.timeline, "timeline", false, "show what happened in the allocation and how long it took: hooks, driver calls, waits, runs of tasks, events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
@@ -97,6 +101,9 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	}
 	if err != nil {
 		return err
+	}
+	if o.timeline {
+		return showTimeline(ctx, c, alloc, o, s)
 	}
 	if o.format.IsSet() {
 		return o.format.Print(s, alloc)
