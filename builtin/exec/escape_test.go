@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
+	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -74,7 +76,7 @@ func TestEscapes(t *testing.T) {
 	for _, e := range escapes {
 		t.Run(e.name, func(t *testing.T) {
 			isolated := runEscape(t, e, env, true, func(s *sdk.StartRequest) (sdk.Task, error) {
-				return (&Driver{config: pluginConfig{PidsLimit: e.pids}}).Start(t.Context(), s)
+				return newDriver(t, isolated.Config{Config: hostprocess.Config{PidsLimit: e.pids}}).Start(t.Context(), s)
 			})
 			if isolated == 0 {
 				t.Error("the task has left its isolation")

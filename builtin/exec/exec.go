@@ -2,12 +2,8 @@ package exec
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"sync"
 
-	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
+	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -17,68 +13,36 @@ import (
 // Name is the name of the driver in a job.
 const Name = "exec"
 
-// defaultUser runs tasks that name no user.
-const defaultUser = "nobody"
-
 // Driver is the driver exec. Its zero value is ready for use.
-type Driver struct {
-	mu     sync.Mutex
-	config pluginConfig
-}
+type Driver struct{ isolated.Driver }
 
 var (
-	_ sdk.Driver[*task]    = (*Driver)(nil)
-	_ sdk.Recoverer[*task] = (*Driver)(nil)
-	_ sdk.Configurer       = (*Driver)(nil)
-	_ sdk.Fingerprinter    = (*Driver)(nil)
-	_ sdk.OrphanKiller     = (*Driver)(nil)
+	_ sdk.Driver[*isolated.Task]    = (*Driver)(nil)
+	_ sdk.Recoverer[*isolated.Task] = (*Driver)(nil)
+	_ sdk.Fingerprinter             = (*Driver)(nil)
 )
 
+// taskConfig is the `config` block of a task.
+type taskConfig struct {
+	isolated.TaskConfig
+	Command     string   `codec:"command"`
+	Args        []string `codec:"args"`
+	OOMScoreAdj int      `codec:"oom_score_adj"`
+}
+
+var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
+	"command":       hclspec.Attr("command", "string", true),
+	"args":          hclspec.Attr("args", "list(string)", false),
+	"oom_score_adj": hclspec.Attr("oom_score_adj", "number", false),
+})
+
 // Info describes the driver.
-func (d *Driver) Info() sdk.DriverInfo {
-	return sdk.DriverInfo{
-		Name:         Name,
-		Version:      "0.1.0",
-		ConfigSchema: configSchema,
-		TaskSchema:   taskSchema,
-		Capabilities: driver.Capabilities{
-			SendSignals:           true,
-			Exec:                  true,
-			FSIsolation:           driver.FSIsolationChroot,
-			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup},
-			MountConfigs:          driver.MountConfigsAny,
-		},
-	}
-}
-
-// Configure stores the plugin's configuration.
-func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
-	var newConfig pluginConfig
-	if err := c.Decode(&newConfig); err != nil {
-		return err
-	}
-	if err := newConfig.validate(); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.config = newConfig
-	return nil
-}
-
-func (d *Driver) currentConfig() pluginConfig {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.config
-}
-
-// errNotRoot is returned where the driver cannot isolate tasks.
-var errNotRoot = errors.New("only root can isolate tasks: run the agent as root")
+func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
 
 // Fingerprint reports whether tasks can run.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
-	if os.Geteuid() != 0 {
-		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: errNotRoot.Error()}
+	if err := isolated.CheckSupport(); err != nil {
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
 	return driver.Fingerprint{
 		Health:     driver.HealthHealthy,
@@ -87,91 +51,10 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 }
 
 // Start starts the command of a task.
-func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
-	}
-	c := d.currentConfig()
+func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
 	var tc taskConfig
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	if err := c.checkUser(start.User); err != nil {
-		return nil, err
-	}
-	t := &task{}
-	var err error
-	if t.options, err = c.sandboxOptions(&tc); err != nil {
-		return nil, err
-	}
-	t.Process, err = process.Start(ctx, start, process.Command{
-		Path:        tc.Command,
-		Args:        tc.Args,
-		Dir:         tc.WorkDir,
-		OOMScoreAdj: tc.OOMScoreAdj,
-		PidsLimit:   c.PidsLimit,
-		Launcher:    sandbox.New(start, t.options),
-	})
-	return t, err
-}
-
-// Recover recovers the process of a task.
-func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	var s taskState
-	if err := start.State(&s); err != nil {
-		return nil, err
-	}
-	t := &task{options: s.Sandbox}
-	var err error
-	t.Process, err = process.RecoverWithLauncher(ctx, start, s.Process, sandbox.New(start, s.Sandbox))
-	return t, err
-}
-
-// Sweep kills the processes of a task that is not known to the driver.
-func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
-}
-
-// checkUser returns an error if the operator denies the user of a task.
-func (c *pluginConfig) checkUser(name string) error {
-	if name == "" {
-		name = defaultUser
-	}
-	cred, err := process.Credential(name)
-	if err != nil {
-		return err
-	}
-	if c.deniedUIDs.Contains(cred.Uid) {
-		return fmt.Errorf("running as uid %d is denied by denied_host_uids of the driver", cred.Uid)
-	}
-	for _, gid := range append(cred.Groups, cred.Gid) {
-		if c.deniedGIDs.Contains(gid) {
-			return fmt.Errorf("running with gid %d is denied by denied_host_gids of the driver", gid)
-		}
-	}
-	return nil
-}
-
-// task is an isolated process.
-type task struct {
-	*process.Process
-	options sandbox.Options
-}
-
-// taskState is the data for Recover.
-type taskState struct {
-	Process process.State   `codec:"process"`
-	Sandbox sandbox.Options `codec:"sandbox"`
-}
-
-func (t *task) State() any { return taskState{Process: t.Snapshot(), Sandbox: t.options} }
-
-// DecodeProcessState returns the process of a task from the driver state in the task's
-// handle.
-func DecodeProcessState(driverState []byte) (process.State, error) {
-	var s taskState
-	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
-		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)
-	}
-	return s.Process, nil
+	return d.StartCommand(ctx, start, &tc.TaskConfig, process.Command{Path: tc.Command, Args: tc.Args, OOMScoreAdj: tc.OOMScoreAdj})
 }

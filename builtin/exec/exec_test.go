@@ -5,11 +5,12 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
+	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
@@ -96,7 +97,7 @@ func TestTaskOptions(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(volume, "file"), []byte("of the volume\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	all := &Driver{config: pluginConfig{AllowCaps: []string{"all"}}}
+	all := newDriver(t, isolated.Config{AllowCaps: []string{"all"}})
 	for _, test := range []struct {
 		name   string
 		driver *Driver
@@ -113,11 +114,11 @@ func TestTaskOptions(t *testing.T) {
 		{"a relative directory", nil, map[string]any{"work_dir": "local"}, nil, "", `work_dir "local" is not an absolute path in the root directory of the task`},
 		{"an unknown mode", nil, map[string]any{"pid_mode": "shared"}, nil, "", `pid_mode is "shared"; it must be "private" or "host"`},
 		{"the processes of the machine", nil, map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
-		{"the default mode of the operator", &Driver{config: pluginConfig{PIDMode: modeHost}}, nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the default mode of the operator", newDriver(t, isolated.Config{PIDMode: "host"}), nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
 		{"the task is process 1", nil, nil, nil, "echo $$", "1\n"},
 		{"a capability of another user", all, map[string]any{"cap_add": []any{"net_raw"}, "cap_drop": []any{"all"}}, nil, "sed -n 's/^Cap[EPA]...*:.//p' /proc/self/status", "0000000000002000\n0000000000002000\n0000000000002000\n"},
 		{"the capabilities of root", nil, map[string]any{"cap_drop": []any{"all"}, "cap_add": []any{"kill"}}, func(s *sdk.StartRequest) { s.User = "root" }, "sed -n 's/^CapEff:.//p' /proc/self/status", "0000000000000020\n"},
-		{"a denied user", &Driver{config: deniedNobody(t)}, nil, nil, "", "running as uid 65534 is denied by denied_host_uids of the driver"},
+		{"a denied user", newDriver(t, isolated.Config{Config: hostprocess.Config{DeniedUIDs: "60000-65535"}}), nil, nil, "", "running as uid 65534 is denied by denied_host_uids of the driver"},
 		{"a volume", nil, nil, withMount(driver.Mount{TaskPath: "/data/v", HostPath: volume}), "cat /data/v/file", "of the volume\n"},
 		{"a volume below a link of the task", nil, nil, func(s *sdk.StartRequest) {
 			withMount(driver.Mount{TaskPath: "/local/v", HostPath: volume})(s)
@@ -134,8 +135,8 @@ func TestTaskOptions(t *testing.T) {
 		{"DNS of the group", nil, nil, func(s *sdk.StartRequest) {
 			s.DNS = &driver.DNSConfig{Servers: []string{"192.0.2.1"}, Searches: []string{"a", "b"}, Options: []string{"ndots:2"}}
 		}, "cat /etc/resolv.conf", "nameserver 192.0.2.1\nsearch a b\noptions ndots:2\n"},
-		{"no root directory by pivot_root", &Driver{config: pluginConfig{NoPivotRoot: true}}, nil, nil, "test -e /var || id -un", "nobody\n"},
-		{"no filter", &Driver{config: pluginConfig{Seccomp: new(bool)}}, nil, nil, "sed -n 's/^Seccomp:.//p' /proc/self/status", "0\n"},
+		{"no root directory by pivot_root", newDriver(t, isolated.Config{NoPivotRoot: true}), nil, nil, "test -e /var || id -un", "nobody\n"},
+		{"no filter", newDriver(t, isolated.Config{Seccomp: new(bool)}), nil, nil, "sed -n 's/^Seccomp:.//p' /proc/self/status", "0\n"},
 		{"a loopback interface without a network", nil, nil, func(s *sdk.StartRequest) {
 			s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkNone}
 		}, "ls /sys/class/net; cat /sys/class/net/lo/flags", "lo\n0x9\n"},
@@ -154,12 +155,13 @@ func TestTaskOptions(t *testing.T) {
 	}
 }
 
-func deniedNobody(t *testing.T) pluginConfig {
-	c := pluginConfig{DeniedUIDs: "60000-65535"}
-	if err := c.validate(); err != nil {
+func newDriver(t *testing.T, c isolated.Config) *Driver {
+	t.Helper()
+	d := &Driver{}
+	if err := d.SetConfig(c); err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return d
 }
 
 func withMount(m driver.Mount) func(*sdk.StartRequest) {
@@ -195,26 +197,5 @@ func TestJoinsNetworkOfGroup(t *testing.T) {
 	}, "ls /sys/class/net; cat /sys/class/net/lo/flags")
 	if want := "lo\n0x9\n"; got != want {
 		t.Errorf("the interfaces are %q, want %q", got, want)
-	}
-}
-
-func TestConfigIsChecked(t *testing.T) {
-	for want, c := range map[string]pluginConfig{
-		`default_pid_mode is "all"; it must be "private" or "host"`: {PIDMode: "all"},
-		`default_ipc_mode is "all"; it must be "private" or "host"`: {IPCMode: "all"},
-		`pids_limit is -1; it cannot be negative`:                   {PidsLimit: -1},
-	} {
-		if err := c.validate(); err == nil || err.Error() != want {
-			t.Errorf("error %v, want %s", err, want)
-		}
-	}
-	for want, c := range map[string]pluginConfig{
-		"allow_caps: ":       {AllowCaps: []string{"root"}},
-		"denied_host_uids: ": {DeniedUIDs: "x"},
-		"denied_host_gids: ": {DeniedGIDs: "x"},
-	} {
-		if err := c.validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("error %v, want %s", err, want)
-		}
 	}
 }

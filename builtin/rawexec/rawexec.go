@@ -3,14 +3,13 @@ package rawexec
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
 
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -34,23 +33,16 @@ var (
 
 // pluginConfig is the `plugin "raw_exec" { config { … } }` block.
 type pluginConfig struct {
+	hostprocess.Config
 	Enabled       *bool    `codec:"enabled"`
-	DeniedUIDs    string   `codec:"denied_host_uids"`
-	DeniedGIDs    string   `codec:"denied_host_gids"`
 	DeniedEnvvars []string `codec:"denied_envvars"`
-	PidsLimit     int64    `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
-
-	deniedUIDs, deniedGIDs idrange.Set
 }
 
-var configSchema = hclspec.Object(map[string]*hclspec.Spec{
+var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 	// The attribute has no default, because the default depends on the user of the
 	// agent.
-	"enabled":          hclspec.Attr("enabled", "bool", false),
-	"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),
-	"denied_host_gids": hclspec.Attr("denied_host_gids", "string", false),
-	"denied_envvars":   hclspec.Attr("denied_envvars", "list(string)", false),
-	"pids_limit":       hclspec.Attr("pids_limit", "number", false),
+	"enabled":        hclspec.Attr("enabled", "bool", false),
+	"denied_envvars": hclspec.Attr("denied_envvars", "list(string)", false),
 })
 
 // taskConfig is the `config` block of a task.
@@ -99,15 +91,8 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&newConfig); err != nil {
 		return err
 	}
-	var err error
-	if newConfig.deniedUIDs, err = idrange.Parse(newConfig.DeniedUIDs); err != nil {
-		return fmt.Errorf("denied_host_uids: %w", err)
-	}
-	if newConfig.deniedGIDs, err = idrange.Parse(newConfig.DeniedGIDs); err != nil {
-		return fmt.Errorf("denied_host_gids: %w", err)
-	}
-	if newConfig.PidsLimit < 0 {
-		return fmt.Errorf("pids_limit is %d; it cannot be negative", newConfig.PidsLimit)
+	if err := newConfig.Validate(); err != nil {
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +142,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	if err := c.checkUser(start.User); err != nil {
+	if err := c.CheckUser(start.User); err != nil {
 		return nil, err
 	}
 	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
@@ -213,13 +198,3 @@ type taskState struct {
 }
 
 func (t *task) State() any { return taskState{Process: t.Snapshot(), DeniedEnvvars: t.deniedEnvvars} }
-
-// DecodeProcessState returns the process of a task from the driver state in the task's
-// handle.
-func DecodeProcessState(driverState []byte) (process.State, error) {
-	var s taskState
-	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
-		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)
-	}
-	return s.Process, nil
-}

@@ -2,7 +2,6 @@ package rawexec
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -16,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -101,10 +99,7 @@ func copyTestBinary(to string) error {
 func newConfiguredDriver(body map[string]any) *Driver {
 	d := &Driver{}
 	d.config = decodeConfig[pluginConfig](configSchema, body)
-	var uidErr, gidErr error
-	d.config.deniedUIDs, uidErr = idrange.Parse(d.config.DeniedUIDs)
-	d.config.deniedGIDs, gidErr = idrange.Parse(d.config.DeniedGIDs)
-	if err := errors.Join(uidErr, gidErr); err != nil {
+	if err := d.config.Validate(); err != nil {
 		panic(err) // the test has an invalid configuration
 	}
 	return d
@@ -184,31 +179,6 @@ func end(t *testing.T, task *task) {
 	}
 	if err := task.Destroy(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestDeniedUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("running as others needs root")
-	}
-	for _, test := range []struct {
-		name, uids, gids, user string
-		denied                 bool
-	}{
-		{"nothing is denied", "", "", "nobody", false},
-		{"another user is denied", "1-99", "", "nobody", false},
-		{"the user is denied by name", "0-99,65534", "", "nobody", true},
-		{"the user is denied by uid", "1, 12345-12346", "", "12345:12345", true},
-		{"the group is denied", "", "12346", "12345:12346", true},
-		{"no user is named, and the plugin's own is denied", "0", "", "", true},
-		{"a user that does not exist", "0", "", "nobody-of-that-name", true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := newConfiguredDriver(map[string]any{"denied_host_uids": test.uids, "denied_host_gids": test.gids}).config
-			if err := c.checkUser(test.user); (err != nil) != test.denied {
-				t.Errorf("%v, want denied: %v", err, test.denied)
-			}
-		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
@@ -26,7 +27,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	sdkprocess "github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
 // ReadFiles reads the agent's configuration files, and prints their errors and warnings.
@@ -143,20 +143,16 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 	}
 }
 
-// processStateDecoders are the builtin drivers whose tasks are processes of this machine.
-var processStateDecoders = map[string]func([]byte) (sdkprocess.State, error){
-	exec.Name:    exec.DecodeProcessState,
-	rawexec.Name: rawexec.DecodeProcessState,
-}
+// hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
+var hostProcessDrivers = []string{exec.Name, rawexec.Name}
 
 // TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
 func TaskProcessFromState(driver string, state []byte) (process.ID, bool) {
-	decode, ok := processStateDecoders[driver]
-	if !ok {
+	if !slices.Contains(hostProcessDrivers, driver) {
 		return process.ID{}, false
 	}
-	s, err := decode(state)
+	s, err := hostprocess.DecodeState(state)
 	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 

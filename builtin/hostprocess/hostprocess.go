@@ -1,0 +1,83 @@
+// Package hostprocess has the rules of drivers whose tasks are processes of the machine:
+// raw_exec, exec and java. It starts no process: package sdk/process does.
+package hostprocess
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// Config has the options that the `plugin` blocks of these drivers share. A driver embeds it in its
+// configuration.
+type Config struct {
+	DeniedUIDs string `codec:"denied_host_uids"`
+	DeniedGIDs string `codec:"denied_host_gids"`
+	PidsLimit  int64  `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
+
+	deniedUIDs, deniedGIDs idrange.Set
+}
+
+// ConfigSchema returns the schema of a `plugin` block with the options of Config and those of the
+// driver itself. The options have no defaults: the zero value of Config is the default, because a host
+// can send no configuration.
+func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
+	attributes := map[string]*hclspec.Spec{
+		"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),
+		"denied_host_gids": hclspec.Attr("denied_host_gids", "string", false),
+		"pids_limit":       hclspec.Attr("pids_limit", "number", false),
+	}
+	maps.Copy(attributes, own)
+	return hclspec.Object(attributes)
+}
+
+// Validate checks the configuration, and parses its ranges, which CheckUser needs.
+func (c *Config) Validate() error {
+	var err error
+	if c.deniedUIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
+		return fmt.Errorf("denied_host_uids: %w", err)
+	}
+	if c.deniedGIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
+		return fmt.Errorf("denied_host_gids: %w", err)
+	}
+	if c.PidsLimit < 0 {
+		return fmt.Errorf("pids_limit is %d; it cannot be negative", c.PidsLimit)
+	}
+	return nil
+}
+
+// CheckUser returns an error if the operator denies the user of a task. The name is that of
+// process.Credential: empty means the user of the plugin.
+func (c *Config) CheckUser(name string) error {
+	if len(c.deniedUIDs) == 0 && len(c.deniedGIDs) == 0 {
+		return nil
+	}
+	cred, err := process.Credential(name)
+	if err != nil {
+		return err
+	}
+	if c.deniedUIDs.Contains(cred.Uid) {
+		return fmt.Errorf("running as uid %d is denied by denied_host_uids of the driver", cred.Uid)
+	}
+	for _, gid := range append(cred.Groups, cred.Gid) {
+		if c.deniedGIDs.Contains(gid) {
+			return fmt.Errorf("running with gid %d is denied by denied_host_gids of the driver", gid)
+		}
+	}
+	return nil
+}
+
+// DecodeState returns the process of a task from the driver state in the task's handle. The drivers
+// store it in the field "process" of their states.
+func DecodeState(driverState []byte) (process.State, error) {
+	var s struct {
+		Process process.State `codec:"process"`
+	}
+	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
+		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)
+	}
+	return s.Process, nil
+}

@@ -1,0 +1,134 @@
+package isolated
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// defaultUser runs tasks that name no user.
+const defaultUser = "nobody"
+
+// Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
+// the methods Info, Fingerprint and Start, for which there are NewInfo, CheckSupport and StartCommand.
+// The zero value is ready for use.
+type Driver struct {
+	config atomic.Pointer[Config] // nil until the first Configure
+}
+
+var (
+	_ sdk.Configurer   = (*Driver)(nil)
+	_ sdk.OrphanKiller = (*Driver)(nil)
+)
+
+// NewInfo returns the description of a driver.
+func NewInfo(name string, taskSchema *hclspec.Spec) sdk.DriverInfo {
+	return sdk.DriverInfo{
+		Name:         name,
+		Version:      "0.1.0",
+		ConfigSchema: configSchema,
+		TaskSchema:   taskSchema,
+		Capabilities: driver.Capabilities{
+			SendSignals:           true,
+			Exec:                  true,
+			FSIsolation:           driver.FSIsolationChroot,
+			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup},
+			MountConfigs:          driver.MountConfigsAny,
+		},
+	}
+}
+
+// Configure stores the plugin's configuration.
+func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
+	var newConfig Config
+	if err := c.Decode(&newConfig); err != nil {
+		return err
+	}
+	return d.SetConfig(newConfig)
+}
+
+// SetConfig validates and stores a configuration, for tasks that start afterwards.
+func (d *Driver) SetConfig(c Config) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	d.config.Store(&c)
+	return nil
+}
+
+func (d *Driver) currentConfig() *Config {
+	if c := d.config.Load(); c != nil {
+		return c
+	}
+	return &Config{}
+}
+
+// CheckSupport returns why this process cannot isolate tasks, or nil.
+func CheckSupport() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can isolate tasks: run the agent as root")
+	}
+	return nil
+}
+
+// StartCommand starts an isolated command as a task. It sets the Dir, PidsLimit and Launcher of the
+// command, for the options of the task and of the driver.
+func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig, command process.Command) (*Task, error) {
+	if err := CheckSupport(); err != nil {
+		return nil, err
+	}
+	c := d.currentConfig()
+	if err := c.CheckUser(cmp.Or(start.User, defaultUser)); err != nil {
+		return nil, err
+	}
+	t := &Task{}
+	var err error
+	if t.options, err = c.sandboxOptions(tc); err != nil {
+		return nil, err
+	}
+	command.Dir = tc.WorkDir
+	command.PidsLimit = c.PidsLimit
+	command.Launcher = sandbox.New(start, t.options)
+	t.Process, err = process.Start(ctx, start, command)
+	return t, err
+}
+
+// Recover recovers the process of a task.
+func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*Task, error) {
+	var s taskState
+	if err := start.State(&s); err != nil {
+		return nil, err
+	}
+	t := &Task{options: s.Sandbox}
+	var err error
+	t.Process, err = process.RecoverWithLauncher(ctx, start, s.Process, sandbox.New(start, s.Sandbox))
+	return t, err
+}
+
+// Sweep kills the processes of a task that is not known to the driver.
+func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+	return process.Sweep(ctx, allocID, taskName)
+}
+
+// Task is an isolated process.
+type Task struct {
+	*process.Process
+	options sandbox.Options
+}
+
+// taskState is the data for Recover.
+type taskState struct {
+	Process process.State   `codec:"process"`
+	Sandbox sandbox.Options `codec:"sandbox"`
+}
+
+// State returns the data for Recover.
+func (t *Task) State() any { return taskState{Process: t.Snapshot(), Sandbox: t.options} }
