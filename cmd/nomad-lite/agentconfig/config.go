@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
+	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
@@ -67,7 +68,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		case name == docker.Name && !named && !docker.EngineMayExist():
 			continue
 		case name != rawexec.Name && name != docker.Name && !named:
-			continue // an exec plugin is one more process; the other builtin drivers are for tests
+			continue // a plugin of exec or java is one more process; the other builtin drivers are for tests
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {
@@ -144,7 +145,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 }
 
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
-var hostProcessDrivers = []string{exec.Name, rawexec.Name}
+var hostProcessDrivers = []string{exec.Name, java.Name, rawexec.Name}
 
 // TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.

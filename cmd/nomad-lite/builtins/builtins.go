@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
@@ -29,6 +30,7 @@ var All = map[string]struct {
 	}},
 	docker.Name:   {base.TypeDriver, func() { sdk.ServeDriver(&docker.Driver{}) }},
 	exec.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&exec.Driver{}) }},
+	java.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&java.Driver{}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},

@@ -1,0 +1,129 @@
+package java
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/builtin/isolated"
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// Name is the name of the driver in a job.
+const Name = "java"
+
+// Driver is the driver java. Its zero value is ready for use.
+type Driver struct {
+	isolated.Driver
+	version versionCache
+}
+
+var (
+	_ sdk.Driver[*isolated.Task]    = (*Driver)(nil)
+	_ sdk.Recoverer[*isolated.Task] = (*Driver)(nil)
+	_ sdk.Fingerprinter             = (*Driver)(nil)
+)
+
+// taskConfig is the `config` block of a task.
+type taskConfig struct {
+	isolated.TaskConfig
+	Class      string   `codec:"class"`
+	ClassPath  string   `codec:"class_path"`
+	JarPath    string   `codec:"jar_path"`
+	JVMOptions []string `codec:"jvm_options"`
+	Args       []string `codec:"args"`
+}
+
+var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
+	"class":       hclspec.Attr("class", "string", false),
+	"class_path":  hclspec.Attr("class_path", "string", false),
+	"jar_path":    hclspec.Attr("jar_path", "string", false),
+	"jvm_options": hclspec.Attr("jvm_options", "list(string)", false),
+	"args":        hclspec.Attr("args", "list(string)", false),
+})
+
+// Info describes the driver.
+func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
+
+// Fingerprint reports whether tasks can run, and the version of the virtual machine.
+func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
+	v, err := d.detect(ctx)
+	if err != nil {
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
+	}
+	attributes := map[string]driver.Attribute{"driver.java": {Value: true}, "driver.java.version": {Value: v.version}}
+	for name, value := range map[string]string{"driver.java.runtime": v.runtime, "driver.java.vm": v.vm} {
+		if value != "" {
+			attributes[name] = driver.Attribute{Value: value}
+		}
+	}
+	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: attributes}
+}
+
+func (d *Driver) detect(ctx context.Context) (jvmVersion, error) {
+	if err := isolated.CheckSupport(); err != nil {
+		return jvmVersion{}, err
+	}
+	program, err := findProgram()
+	if err != nil {
+		return jvmVersion{}, err
+	}
+	return d.version.get(ctx, program)
+}
+
+// Start starts the Java program of a task.
+func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	args, err := tc.commandLine()
+	if err != nil {
+		return nil, err
+	}
+	program, err := findProgram()
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.StartCommand(ctx, start, &tc.TaskConfig, process.Command{Path: program, Args: args})
+	if failure := (&stage.Failure{}); errors.As(err, &failure) && errors.Is(failure, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w; a task has the Java runtime of the agent, if chroot_env of the agent names %s or a directory above it", err, filepath.Dir(filepath.Dir(program)))
+	}
+	return t, err
+}
+
+// commandLine returns the arguments of the program java.
+func (c *taskConfig) commandLine() ([]string, error) {
+	args := slices.Clone(c.JVMOptions)
+	classPath := c.ClassPath
+	switch {
+	case c.JarPath == "" && c.Class == "":
+		return nil, errors.New("jar_path or class must be specified")
+	case c.JarPath != "" && c.Class != "":
+		// The option -jar would run the class that the manifest of the file names.
+		classPath = joinClassPath(classPath, c.JarPath)
+	}
+	if classPath != "" {
+		args = append(args, "-cp", classPath)
+	}
+	if c.Class != "" {
+		args = append(args, c.Class)
+	} else {
+		args = append(args, "-jar", c.JarPath)
+	}
+	return append(args, c.Args...), nil
+}
+
+func joinClassPath(path, entry string) string {
+	if path == "" {
+		return entry
+	}
+	return path + string(filepath.ListSeparator) + entry
+}
