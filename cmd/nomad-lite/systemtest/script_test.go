@@ -263,6 +263,9 @@ func scriptCondition(name string) (bool, error) {
 		// In CI the condition is true without a check, so that a missing Python module is a
 		// failure.
 		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
+	case "jdk": // as for python-grpc
+		_, err := exec.LookPath("javac")
+		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
 	case "cgroup2":
