@@ -40,15 +40,7 @@ var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
 func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
 
 // Fingerprint reports whether tasks can run.
-func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
-	if err := isolated.CheckSupport(); err != nil {
-		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
-	}
-	return driver.Fingerprint{
-		Health:     driver.HealthHealthy,
-		Attributes: map[string]driver.Attribute{"driver.exec": {Value: true}},
-	}
-}
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint { return isolated.Fingerprint(Name) }
 
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {

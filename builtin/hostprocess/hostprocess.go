@@ -5,6 +5,7 @@ package hostprocess
 import (
 	"fmt"
 	"maps"
+	"syscall"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
@@ -59,6 +60,11 @@ func (c *Config) CheckUser(name string) error {
 	if err != nil {
 		return err
 	}
+	return c.CheckCredential(cred)
+}
+
+// CheckCredential returns an error if the operator denies one of the ids of a task's user.
+func (c *Config) CheckCredential(cred *syscall.Credential) error {
 	if c.deniedUIDs.Contains(cred.Uid) {
 		return fmt.Errorf("running as uid %d is denied by denied_host_uids of the driver", cred.Uid)
 	}

@@ -18,7 +18,7 @@ import (
 const defaultUser = "nobody"
 
 // Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
-// the methods Info, Fingerprint and Start, for which there are NewInfo, CheckSupport and StartCommand.
+// the methods Info, Fingerprint and Start, for which there are NewInfo, Fingerprint and StartCommand.
 // The zero value is ready for use.
 type Driver struct {
 	config atomic.Pointer[Config] // nil until the first Configure
@@ -71,26 +71,41 @@ func (d *Driver) currentConfig() *Config {
 	return &Config{}
 }
 
-// CheckSupport returns why this process cannot isolate tasks, or nil.
-func CheckSupport() error {
+// checkSupport returns why this process cannot isolate tasks, or nil.
+func checkSupport() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can isolate tasks: run the agent as root")
 	}
 	return nil
 }
 
+// Fingerprint reports whether a driver of this name can isolate tasks here. The attribute of the driver is set
+// if it can.
+func Fingerprint(name string) driver.Fingerprint {
+	if err := checkSupport(); err != nil {
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
+	}
+	return driver.Fingerprint{
+		Health:     driver.HealthHealthy,
+		Attributes: map[string]driver.Attribute{"driver." + name: {Value: true}},
+	}
+}
+
 // StartCommand starts an isolated command as a task. It sets the Dir, PidsLimit and Launcher of the
 // command, for the options of the task and of the driver.
 func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig, command process.Command) (*Task, error) {
-	if err := CheckSupport(); err != nil {
+	if err := checkSupport(); err != nil {
 		return nil, err
 	}
 	c := d.currentConfig()
-	if err := c.CheckUser(cmp.Or(start.User, defaultUser)); err != nil {
+	cred, err := process.Credential(cmp.Or(start.User, defaultUser))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.CheckCredential(cred); err != nil {
 		return nil, err
 	}
 	t := &Task{}
-	var err error
 	if t.options, err = c.sandboxOptions(tc); err != nil {
 		return nil, err
 	}

@@ -54,23 +54,24 @@ func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchem
 
 // Fingerprint reports whether tasks can run, and the version of the virtual machine.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
+	print := isolated.Fingerprint(Name)
+	if print.Health != driver.HealthHealthy {
+		return print
+	}
 	v, err := d.detect(ctx)
 	if err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
-	attributes := map[string]driver.Attribute{"driver.java": {Value: true}, "driver.java.version": {Value: v.version}}
-	for name, value := range map[string]string{"driver.java.runtime": v.runtime, "driver.java.vm": v.vm} {
+	for name, value := range map[string]string{"version": v.version, "runtime": v.runtime, "vm": v.vm} {
 		if value != "" {
-			attributes[name] = driver.Attribute{Value: value}
+			print.Attributes["driver.java."+name] = driver.Attribute{Value: value}
 		}
 	}
-	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: attributes}
+	return print
 }
 
+// detect returns the version of the virtual machine that runs tasks.
 func (d *Driver) detect(ctx context.Context) (jvmVersion, error) {
-	if err := isolated.CheckSupport(); err != nil {
-		return jvmVersion{}, err
-	}
 	program, err := findProgram()
 	if err != nil {
 		return jvmVersion{}, err
