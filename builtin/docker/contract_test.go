@@ -33,4 +33,23 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// The cases are those that depend on the answers of the engine. With NOMAD_LITE_ALL_CASES set, all cases run.
+func TestContractWithPodman(t *testing.T) {
+	e := dockertest.StartPodman(t)
+	p := testPlugin(e)
+	shell := p.Tasks.Shell
+	p.Tasks.Shell = func(script string) map[string]any {
+		config := shell(script)
+		config["network_mode"] = "host" // a bridge of podman would remain
+		return config
+	}
+	if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
+		p.Only = "start.*,stop.twice,stop.unknown-signal,destroy.*,stats.samples,exec.*,recover.after-kill,crash.*"
+	}
+	sdktest.Driver(t, p)
+	if names := e.ContainerNames(t); len(names) > 0 {
+		t.Errorf("containers remain: %v", names)
+	}
+}
+
 func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin(dockertest.Start(b))) }

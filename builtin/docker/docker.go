@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -130,9 +131,10 @@ func (d *Driver) Shutdown(context.Context) error {
 }
 
 // engineError marks an error of the engine as recoverable unless the engine has refused
-// the request, because the same request would be refused again.
+// the request, because the same request would be refused again. Podman reports a missing command as
+// a server error.
 func engineError(err error) error {
-	if err == nil || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) {
+	if err == nil || strings.Contains(err.Error(), "a command that was not found") || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) {
 		return err
 	}
 	return sdk.Recoverable(err)

@@ -127,7 +127,7 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 		if err == nil {
 			return created.ID, nil
 		}
-		if !cerrdefs.IsConflict(err) || attempt >= max(attempts, 1) {
+		if !isNameInUse(err) || attempt >= max(attempts, 1) {
 			return "", err
 		}
 		existing, inspectErr := engine.ContainerInspect(ctx, options.Name, client.ContainerInspectOptions{})
@@ -151,6 +151,12 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 			return "", ctx.Err()
 		}
 	}
+}
+
+// isNameInUse reports whether the engine has refused to create a container because of its name. Podman
+// reports that as a server error.
+func isNameInUse(err error) bool {
+	return cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is already in use")
 }
 
 // removeContainer kills and removes a container, and returns when it is gone.

@@ -219,9 +219,9 @@ func (t *task) kill(ctx context.Context, signal string) error {
 }
 
 // isNotRunning reports whether the engine has refused a signal because the container has
-// exited. Some versions of the engine report that as a server error.
+// exited. Some versions of Docker, and podman, report that as a server error.
 func isNotRunning(err error) bool {
-	return err != nil && (cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is not running"))
+	return err != nil && (cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is not running") || strings.Contains(err.Error(), "can only kill running containers"))
 }
 
 // Destroy removes the container, unless the operator keeps containers.

@@ -31,6 +31,7 @@ type Engine struct {
 	*client.Client
 
 	dir     string
+	command []string // starts the engine
 	cmd     *exec.Cmd
 	busybox string // path of a static busybox
 }
@@ -38,10 +39,37 @@ type Engine struct {
 // startTimeout limits how long an engine can take to answer.
 const startTimeout = 60 * time.Second
 
-// Start starts an engine that ends with the test, with its containers. It skips the test
+// Start starts a Docker engine that ends with the test, with its containers. It skips the test
 // if that is impossible here; with NOMAD_LITE_CI set, it fails the test instead. Only one engine
 // of tests runs at a time, because engines share the bridge of the machine.
 func Start(t testing.TB) *Engine {
+	t.Helper()
+	e := start(t, "dockerd", "docker.io", func(dir, host string) []string {
+		return []string{"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
+			"--host", host, "--iptables=false", "--ip-masq=false", "--ip-forward=false"}
+	})
+	e.Import(t, Image, nil)
+	return e
+}
+
+// StartPodman is Start for the Docker API of podman. It uses runc, because crun refuses hybrid cgroups.
+func StartPodman(t testing.TB) *Engine {
+	t.Helper()
+	e := start(t, "podman", "podman", func(dir, host string) []string {
+		return []string{"--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "exec"), "--tmpdir", filepath.Join(dir, "tmp"),
+			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
+	})
+	e.Import(t, Image, nil)
+	// The API of podman ignores the tag of an import.
+	name, _, _ := strings.Cut(Image, ":")
+	if _, err := e.Client.ImageTag(context.Background(), client.ImageTagOptions{Source: name + ":latest", Target: Image}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// start starts the program of a Debian package, with the arguments for its directory and its address.
+func start(t testing.TB, program, debianPackage string, args func(dir, host string) []string) *Engine {
 	t.Helper()
 	unavailable := t.Skipf
 	if os.Getenv("NOMAD_LITE_CI") != "" {
@@ -50,8 +78,8 @@ func Start(t testing.TB) *Engine {
 	if os.Geteuid() != 0 {
 		t.Skip("a Docker engine needs root")
 	}
-	if _, err := exec.LookPath("dockerd"); err != nil {
-		unavailable("install docker.io: %v", err)
+	if _, err := exec.LookPath(program); err != nil {
+		unavailable("install %s: %v", debianPackage, err)
 	}
 	busybox, err := findBusybox()
 	if err != nil {
@@ -64,6 +92,7 @@ func Start(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, busybox: busybox}
+	e.command = append([]string{program}, args(dir, e.Host)...)
 	if e.Client, err = client.New(client.WithHost(e.Host)); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +105,6 @@ func Start(t testing.TB) *Engine {
 		}
 	})
 	e.Run(t)
-	e.Import(t, Image, nil)
 	return e
 }
 
@@ -128,8 +156,7 @@ func (e *Engine) TryRun() error {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.Command("dockerd", "--data-root", filepath.Join(e.dir, "data"), "--exec-root", filepath.Join(e.dir, "exec"),
-		"--pidfile", filepath.Join(e.dir, "pid"), "--host", e.Host, "--iptables=false", "--ip-masq=false", "--ip-forward=false")
+	e.cmd = exec.Command(e.command[0], e.command[1:]...)
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := e.cmd.Start(); err != nil {
