@@ -103,13 +103,6 @@ func TestRefusedInGroupNetwork(t *testing.T) {
 	}
 }
 
-func TestResolvConf(t *testing.T) {
-	host := parseResolvConf("# comment\nnameserver 127.0.0.53\nnameserver 10.1.1.1\nsearch a b\noptions edns0\n")
-	if got, want := host.with(nil, []string{"c"}, nil).String(), "nameserver 10.1.1.1\nsearch c\noptions edns0\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // infra_image is pulled like the image of a task.
 func TestInfraImage(t *testing.T) {
 	e := newFakeEngine(t)

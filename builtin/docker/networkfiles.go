@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bufio"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 )
 
 // mountNetworkFiles mounts files that take the place of options that the engine does not
@@ -29,11 +29,11 @@ func (b *containerBuilder) mountNetworkFiles() error {
 		files["hosts"] = text
 	}
 	if len(b.host.DNS)+len(b.host.DNSSearch)+len(b.host.DNSOptions) > 0 {
-		host, err := readResolvConf()
-		if err != nil {
-			return fmt.Errorf("the resolver of the host: %w", err)
+		own := netfiles.Resolver{Searches: b.host.DNSSearch, Options: b.host.DNSOptions}
+		for _, server := range b.host.DNS {
+			own.Servers = append(own.Servers, server.String())
 		}
-		files["resolv.conf"] = host.with(b.host.DNS, b.host.DNSSearch, b.host.DNSOptions).String()
+		files["resolv.conf"] = own.Or(netfiles.NamespaceResolver()).String()
 		b.host.DNS, b.host.DNSSearch, b.host.DNSOptions = nil, nil, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -80,99 +80,19 @@ func writePrivateFile(taskDir, name, text string) (string, error) {
 	return filepath.Join(taskDir, name), dir.Chmod(name, mode) // the umask can have removed bits
 }
 
-// hostsFile returns the content of /etc/hosts. Without an address of the allocation, its
-// name is a name of the loopback interface.
+// hostsFile returns the content of /etc/hosts.
 func hostsFile(alloc *driver.HostsConfig, extra []string) (string, error) {
-	var text strings.Builder
-	text.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
-	if alloc != nil && alloc.Hostname != "" {
-		address := alloc.Address
-		if address == "" {
-			address = "127.0.0.1"
-		}
-		fmt.Fprintln(&text, address, alloc.Hostname)
+	if alloc == nil {
+		alloc = &driver.HostsConfig{}
 	}
+	var more []netfiles.Host
 	for _, entry := range extra {
 		name, address, ok := strings.Cut(entry, ":")
 		addr, err := netip.ParseAddr(strings.Trim(address, "[]"))
 		if !ok || err != nil || name == "" || strings.ContainsAny(name, " \t\n#") {
 			return "", fmt.Errorf("extra_hosts: %q must have the form \"host:address\", with an IP address, in a group with a network of its own", entry)
 		}
-		fmt.Fprintln(&text, addr, name)
+		more = append(more, netfiles.Host{Address: addr.String(), Name: name})
 	}
-	return text.String(), nil
-}
-
-// resolvConf is the content of /etc/resolv.conf.
-type resolvConf struct{ servers, searches, options []string }
-
-// resolvedServers is where systemd-resolved stores the servers behind its loopback address,
-// which a container cannot reach.
-const resolvedServers = "/run/systemd/resolve/resolv.conf"
-
-// readResolvConf returns the settings of the host, without servers that a container cannot
-// reach.
-func readResolvConf() (resolvConf, error) {
-	text, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil && !os.IsNotExist(err) {
-		return resolvConf{}, err
-	}
-	conf := parseResolvConf(string(text))
-	if len(conf.servers) == 0 {
-		if text, err := os.ReadFile(resolvedServers); err == nil {
-			conf = parseResolvConf(string(text))
-		}
-	}
-	return conf, nil
-}
-
-func parseResolvConf(text string) (conf resolvConf) {
-	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 {
-			continue
-		}
-		switch fields[0] {
-		case "nameserver":
-			if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsLoopback() {
-				conf.servers = append(conf.servers, fields[1])
-			}
-		case "search", "domain":
-			conf.searches = fields[1:]
-		case "options":
-			conf.options = append(conf.options, fields[1:]...)
-		}
-	}
-	return conf
-}
-
-// with returns the settings with those lists replaced that are not empty.
-func (c resolvConf) with(servers []netip.Addr, searches, options []string) resolvConf {
-	if len(servers) > 0 {
-		c.servers = nil
-		for _, s := range servers {
-			c.servers = append(c.servers, s.String())
-		}
-	}
-	if len(searches) > 0 {
-		c.searches = searches
-	}
-	if len(options) > 0 {
-		c.options = options
-	}
-	return c
-}
-
-func (c resolvConf) String() string {
-	var text strings.Builder
-	for _, s := range c.servers {
-		fmt.Fprintln(&text, "nameserver", s)
-	}
-	if len(c.searches) > 0 {
-		fmt.Fprintln(&text, "search", strings.Join(c.searches, " "))
-	}
-	if len(c.options) > 0 {
-		fmt.Fprintln(&text, "options", strings.Join(c.options, " "))
-	}
-	return text.String()
+	return netfiles.Hosts(alloc.Address, alloc.Hostname, more...), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -135,6 +136,9 @@ func TestTaskOptions(t *testing.T) {
 		{"DNS of the group", nil, nil, func(s *sdk.StartRequest) {
 			s.DNS = &driver.DNSConfig{Servers: []string{"192.0.2.1"}, Searches: []string{"a", "b"}, Options: []string{"ndots:2"}}
 		}, "cat /etc/resolv.conf", "nameserver 192.0.2.1\nsearch a b\noptions ndots:2\n"},
+		{"only the search domains of the group", nil, nil, func(s *sdk.StartRequest) {
+			s.DNS = &driver.DNSConfig{Searches: []string{"a"}}
+		}, "cat /etc/resolv.conf", netfiles.Resolver{Searches: []string{"a"}}.Or(netfiles.MachineResolver()).String()},
 		{"no root directory by pivot_root", newDriver(t, isolated.Config{NoPivotRoot: true}), nil, nil, "test -e /var || id -un", "nobody\n"},
 		{"no filter", newDriver(t, isolated.Config{Seccomp: new(bool)}), nil, nil, "sed -n 's/^Seccomp:.//p' /proc/self/status", "0\n"},
 		{"a loopback interface without a network", nil, nil, func(s *sdk.StartRequest) {
@@ -197,5 +201,36 @@ func TestJoinsNetworkOfGroup(t *testing.T) {
 	}, "ls /sys/class/net; cat /sys/class/net/lo/flags")
 	if want := "lo\n0x9\n"; got != want {
 		t.Errorf("the interfaces are %q, want %q", got, want)
+	}
+
+	// The task has a hostname and a file of its own, and those of the machine stay.
+	before, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(s *sdk.StartRequest) {
+		s.User = "root"
+		s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path, Hosts: &driver.HostsConfig{Hostname: "web-0", Address: "172.26.64.5"}}
+	}
+	got = runScript(t, &Driver{}, nil, named, "uname -n; cat /etc/hosts; (echo x >>/etc/hosts) 2>&1 | grep -o 'Read-only'")
+	if want := "web-0\n127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n172.26.64.5 web-0\nRead-only\n"; got != want {
+		t.Errorf("hostname and /etc/hosts: %q, want %q", got, want)
+	}
+	if after, err := os.ReadFile("/etc/hosts"); err != nil || string(after) != string(before) {
+		t.Errorf("/etc/hosts of the machine: %q, %v, want %q", after, err, before)
+	}
+	own := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(own, []byte("of the task\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got = runScript(t, &Driver{}, nil, func(s *sdk.StartRequest) {
+		named(s)
+		s.Mounts = []driver.Mount{{TaskPath: "/etc/hosts", HostPath: own}}
+	}, "cat /etc/hosts")
+	if want := "of the task\n"; got != want {
+		t.Errorf("/etc/hosts with a mount of the task: %q, want %q", got, want)
+	}
+	if machine, err := os.Hostname(); err != nil || machine == "web-0" {
+		t.Errorf("hostname of the machine: %q, %v", machine, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -47,6 +48,7 @@ func (s *Sandbox) isolated() stage.Isolated {
 	return stage.Isolated{
 		PID: !s.options.HostPID, IPC: !s.options.HostIPC,
 		Net: n != nil && n.Mode == driver.NetworkNone && n.Path == "",
+		UTS: n != nil && n.Hosts != nil && n.Hosts.Hostname != "",
 	}
 }
 
@@ -90,7 +92,7 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	for _, n := range []struct {
 		private bool
 		flag    uintptr
-	}{{isolated.PID, unix.CLONE_NEWPID}, {isolated.IPC, unix.CLONE_NEWIPC}, {isolated.Net, unix.CLONE_NEWNET}} {
+	}{{isolated.PID, unix.CLONE_NEWPID}, {isolated.IPC, unix.CLONE_NEWIPC}, {isolated.Net, unix.CLONE_NEWNET}, {isolated.UTS, unix.CLONE_NEWUTS}} {
 		if n.private {
 			stageLaunch.CloneFlags |= n.flag
 		}
@@ -146,7 +148,10 @@ func filterBytes(filter []unix.SockFilter) []byte {
 var propagations = map[string]uintptr{"": unix.MS_PRIVATE, "private": unix.MS_PRIVATE, "host-to-task": unix.MS_SLAVE, "bidirectional": unix.MS_SHARED}
 
 func (s *Sandbox) root() (*stage.Root, error) {
-	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, ResolvConf: resolvConf(s.start.DNS)}
+	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, Files: networkFiles(s.start.NetworkIsolation, s.start.DNS)}
+	if n := s.start.NetworkIsolation; n != nil && n.Hosts != nil {
+		r.Hostname = n.Hosts.Hostname
+	}
 	for _, m := range s.start.Mounts {
 		propagation, ok := propagations[m.PropagationMode]
 		if !ok {
@@ -176,22 +181,21 @@ func deviceMode(permissions string) uint32 {
 	return mode
 }
 
-// resolvConf returns the content of /etc/resolv.conf, or "" for the file of the host.
-func resolvConf(dns *driver.DNSConfig) string {
-	if dns == nil {
-		return ""
+// networkFiles returns the files that tasks in a namespace, or with DNS settings, do not share with the machine.
+func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []stage.File {
+	var files []stage.File
+	machine := netfiles.MachineResolver
+	if isolation != nil && isolation.Path != "" {
+		machine = netfiles.NamespaceResolver
+		if h := isolation.Hosts; h != nil {
+			files = append(files, stage.File{Path: "/etc/hosts", Text: netfiles.Hosts(h.Address, h.Hostname)})
+		}
 	}
-	var b strings.Builder
-	for _, server := range dns.Servers {
-		fmt.Fprintf(&b, "nameserver %s\n", server)
+	if dns != nil {
+		resolver := netfiles.Resolver{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+		files = append(files, stage.File{Path: "/etc/resolv.conf", Text: resolver.Or(machine()).String()})
 	}
-	if len(dns.Searches) > 0 {
-		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Searches, " "))
-	}
-	if len(dns.Options) > 0 {
-		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
-	}
-	return b.String()
+	return files
 }
 
 // launch has the files of one stage.

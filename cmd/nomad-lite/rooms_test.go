@@ -35,6 +35,7 @@ var leafPackages = map[string][]string{
 	"plugins/confine":  {"builtin"},
 	"plugins/idrange":  {"builtin"},
 	"plugins/lookpath": {"builtin"},
+	"plugins/netfiles": {"builtin"},
 	"plugins/process":  {"builtin"},
 }
 

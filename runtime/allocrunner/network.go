@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -30,10 +31,24 @@ func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
 		return status
 	}
 	status.InterfaceName, status.Address, status.AddressIPv6 = created.Status.Interface, created.Status.Address, created.Status.AddressIPv6
-	if dns := created.Status.DNS; dns != nil && status.DNS == nil {
+	if dns := n.taskDNS(); dns != nil {
 		status.DNS = &api.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 	}
 	return status
+}
+
+// taskDNS returns the DNS settings of the tasks: those of the group, with the lists of the network in place
+// of empty ones. It returns nil if the settings of the machine count.
+func (n *allocNetwork) taskDNS() *driver.DNSConfig {
+	own, created := dnsConfig(n.dns), n.created.Load()
+	if created == nil || created.Status == nil || created.Status.DNS == nil {
+		return own
+	}
+	if own == nil {
+		return created.Status.DNS
+	}
+	merged := netfiles.Resolver(*own).Or(netfiles.Resolver(*created.Status.DNS))
+	return (*driver.DNSConfig)(&merged)
 }
 
 // envStatus returns the network of the allocation for the environments of its tasks; nil if it has no
@@ -126,10 +141,7 @@ func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
 		isolation = network.Isolation
 	}
 	b.envBuilders.network.created.Store(network)
-	var dns *driver.DNSConfig
-	if network != nil && network.Status != nil {
-		dns = network.Status.DNS
-	}
+	dns := b.envBuilders.network.taskDNS()
 	for _, t := range b.tasks {
 		t.SetNetwork(isolation, dns)
 	}

@@ -256,6 +256,9 @@ func TestAgentCreatesNetwork(t *testing.T) {
 			mode     = "bridge"
 			hostname = "host-${NOMAD_ALLOC_INDEX}"
 			port "http" {}
+			dns {
+				searches = ["example.org"]
+			}
 		}
 		service {
 			name         = "web"
@@ -270,7 +273,9 @@ func TestAgentCreatesNetwork(t *testing.T) {
 			task := a.drivers.lastConfig("web")
 			wantEqual(t, when+": namespace", task.NetworkIsolation.Path, "/run/netns/"+testAllocID)
 			wantEqual(t, when+": hosts", *task.NetworkIsolation.Hosts, driver.HostsConfig{Hostname: "host-0", Address: "172.26.64.7"})
-			wantEqual(t, when+": DNS", task.DNS.Servers, "[172.26.64.1]")
+			wantEqual(t, when+": name servers of the network", task.DNS.Servers, "[172.26.64.1]")
+			wantEqual(t, when+": search domains of the group", task.DNS.Searches, "[example.org]")
+			wantEqual(t, when+": DNS of the status", a.Status().NetworkStatus.DNS.Servers, "[172.26.64.1]")
 			wantEqual(t, when+": address", task.Env["NOMAD_ALLOC_IP_http"], "172.26.64.7")
 			wantEqual(t, when+": interface", task.Env["NOMAD_ALLOC_INTERFACE_http"], "eth0")
 			wantEqual(t, when+": status", a.Status().NetworkStatus.Address, "172.26.64.7")

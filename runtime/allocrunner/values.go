@@ -60,7 +60,7 @@ func toTaskRunnerAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc
 	return taskrunner.Alloc{
 		Alloc:       toHookAlloc(a),
 		ParentJobID: valueOrZero(a.Job.ParentID),
-		DNS:         dnsConfig(group),
+		DNS:         dnsConfig(groupDNS(group)),
 	}
 }
 
@@ -71,8 +71,7 @@ func groupDNS(group *api.TaskGroup) *api.DNSConfig {
 	return group.Networks[0].DNS
 }
 
-func dnsConfig(group *api.TaskGroup) *driver.DNSConfig {
-	dns := groupDNS(group)
+func dnsConfig(dns *api.DNSConfig) *driver.DNSConfig {
 	if dns == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -177,8 +178,8 @@ const (
 	containerHostnameSize = 12 // size of the hostname that a container gets from its id
 )
 
-// withHosts returns the isolation with the hostname that its labels name, or that the job asks for, and with
-// its address, unless the driver has set them itself.
+// withHosts returns the isolation with the hostname that its labels name, or that the job asks for, or else that of
+// the machine, and with its address, unless the driver has set them itself.
 func withHosts(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
@@ -186,7 +187,7 @@ func withHosts(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *
 	containerID := isolation.Labels[sandboxContainerIDLabel]
 	hostname := cmp.Or(isolation.Labels[sandboxHostnameLabel], containerID[:min(len(containerID), containerHostnameSize)])
 	if record.Driver == "" {
-		hostname = record.Hostname
+		hostname = cmp.Or(record.Hostname, machineHostname())
 	}
 	if hostname == "" {
 		return isolation
@@ -197,6 +198,15 @@ func withHosts(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *
 		named.Hosts.Address = cmp.Or(record.Status.Address, record.Status.AddressIPv6)
 	}
 	return &named
+}
+
+// machineHostname returns the hostname that tasks see if they share it with the machine; empty if it cannot be read.
+func machineHostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 // Destroy destroys the network of an allocation whose tasks have ended. It does

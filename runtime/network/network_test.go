@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -332,6 +333,19 @@ func TestHostnameOfLabels(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got.Isolation.Hosts, c.want) {
 			t.Errorf("%v: %+v, %v, want %+v", c.labels, got.Isolation.Hosts, err, c.want)
 		}
+	}
+}
+
+// Without a hostname of the job, tasks find the address of the namespace under the hostname of the machine.
+func TestHostnameOfMachine(t *testing.T) {
+	machine, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _, _ := newTestManager()
+	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"})
+	if want := (driver.HostsConfig{Hostname: machine, Address: "172.26.64.7"}); err != nil || got.Isolation.Hosts == nil || *got.Isolation.Hosts != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }
 

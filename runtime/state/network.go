@@ -39,7 +39,7 @@ type NetworkStatus struct {
 	Interface   string
 	Address     string
 	AddressIPv6 string
-	// DNS are the settings of a CNI plugin; nil if there are none.
+	// DNS are the settings of a CNI plugin, or those of the machine that work in the namespace; nil if there are none.
 	DNS *driver.DNSConfig
 }
 

@@ -30,7 +30,7 @@ type configBuilder struct {
 	output           Output
 	cgroup           cgroup.Group             // cgroup that the host has created for the driver
 	networkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
-	networkDNS       *driver.DNSConfig        // used if the job has no DNS settings
+	networkDNS       *driver.DNSConfig        // nil until the network exists
 }
 
 func (b *configBuilder) setOutput(o Output) {
@@ -91,7 +91,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 		Mounts:           mounts,
 		Devices:          devices,
 		NetworkIsolation: networkIsolation,
-		DNS:              cmp.Or(b.alloc.DNS, networkDNS),
+		DNS:              cmp.Or(networkDNS, b.alloc.DNS),
 	}, nil
 }
 

@@ -229,7 +229,7 @@ func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
 func (r *Runner) SetCgroup(group cgroup.Group) { r.configBuilder.setCgroup(group) }
 
 // SetNetwork sets the network for the driver's next start of the task. The default is nil: the network of
-// the host. The DNS settings are used if the job has none.
+// the host. DNS settings other than nil replace those of the job.
 func (r *Runner) SetNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
 	r.configBuilder.setNetwork(isolation, dns)
 }

@@ -25,7 +25,7 @@ type Config struct {
 }
 
 // Isolated are the namespaces that a task does not share with the host.
-type Isolated struct{ PID, IPC, Net bool }
+type Isolated struct{ PID, IPC, Net, UTS bool }
 
 // Program is the program that the stage becomes.
 type Program struct {
@@ -50,11 +50,12 @@ type User struct {
 
 // Root describes the root directory of a task. Paths of the task are as the task sees them.
 type Root struct {
-	Dir        string // path on the host
-	NoPivot    bool   // move the mount to / in place of pivot_root(2), which an initramfs does not support
-	Mounts     []Mount
-	Devices    []Device
-	ResolvConf string // content of /etc/resolv.conf; empty means the file of the host
+	Dir      string // path on the host
+	NoPivot  bool   // move the mount to / in place of pivot_root(2), which an initramfs does not support
+	Mounts   []Mount
+	Devices  []Device
+	Files    []File // take the place of files of the host
+	Hostname string // of the task, if it does not share the UTS namespace
 }
 
 // Mount is a bind mount of a file or directory of the host.
@@ -63,6 +64,9 @@ type Mount struct {
 	ReadOnly       bool
 	Propagation    uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
 }
+
+// File is a read-only file in the root directory of the task.
+type File struct{ Path, Text string }
 
 // Device is a device of the host, as a path below /dev of the task.
 type Device struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func (c *Config) makeRoot() error {
 		func() error { return c.makeDev(devices, shm) },
 		mountProc, mountSys, hidePrivateDir,
 		func() error { return r.attachMounts(mounts) },
-		c.bringLoopbackUp,
+		c.bringLoopbackUp, c.setHostname,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -257,8 +258,13 @@ func (c *Config) makeDev(devices []deviceNode, shm tree) error {
 	if err := mountShm(shm); err != nil {
 		return err
 	}
-	if err := c.Root.replaceResolvConf(); err != nil {
-		return err
+	for _, f := range c.Root.Files {
+		if c.Root.mountsOn(f.Path) {
+			continue // a mount of the task takes precedence
+		}
+		if err := f.mount(); err != nil {
+			return fmt.Errorf("%s of the task: %w", f.Path, err)
+		}
 	}
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
@@ -291,19 +297,33 @@ func mountShm(shm tree) error {
 	return shm.attach("/dev/shm")
 }
 
-// replaceResolvConf mounts a file on /etc/resolv.conf.
-func (r *Root) replaceResolvConf() error {
-	if r.ResolvConf == "" {
-		return nil
-	}
-	const file = "/dev/resolv.conf" // /dev is writable for the stage; the file has no other name later
-	if err := os.WriteFile(file, []byte(r.ResolvConf), 0o644); err != nil {
+// mountsOn reports whether the task mounts something on a path.
+func (r *Root) mountsOn(file string) bool {
+	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return path.Clean("/"+m.Target) == file })
+}
+
+// mount mounts the file on its path, which is made if necessary.
+func (f *File) mount() error {
+	const file = "/dev/file" // /dev is writable for the stage; the file has no other name later
+	if err := os.WriteFile(file, []byte(f.Text), 0o644); err != nil {
 		return err
 	}
-	if err := bindReadOnly(file, "/etc/resolv.conf"); err != nil {
-		return fmt.Errorf("dns of the task: %w", err)
+	if err := os.Chmod(file, 0o644); err != nil { // the umask can have removed bits
+		return err
 	}
-	return os.Remove(file)
+	t, err := openTree(file)
+	if err == nil {
+		if err = makeTarget(f.Path, t); errors.Is(err, unix.EROFS) {
+			err = fmt.Errorf("the machine has no such file, create it there: %w", err)
+		}
+	}
+	if err == nil {
+		err = t.set(unix.MOUNT_ATTR_RDONLY, 0)
+	}
+	if err == nil {
+		err = t.attach(f.Path)
+	}
+	return errors.Join(err, os.Remove(file))
 }
 
 // hidePrivateDir hides the directory of the task that is not for the task.
@@ -365,6 +385,17 @@ func makeTarget(target string, t tree) error {
 		return err
 	}
 	return f.Close()
+}
+
+// setHostname sets the hostname of the task.
+func (c *Config) setHostname() error {
+	if !c.Private.UTS {
+		return nil // it would be that of the machine
+	}
+	if err := unix.Sethostname([]byte(c.Root.Hostname)); err != nil {
+		return fmt.Errorf("set the hostname %q: %w", c.Root.Hostname, err)
+	}
+	return nil
 }
 
 // bringLoopbackUp makes 127.0.0.1 usable in a network namespace that was made for the task.

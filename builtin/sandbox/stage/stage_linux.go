@@ -106,6 +106,9 @@ func (c *Config) join() error {
 	if c.Private.Net {
 		flags |= unix.CLONE_NEWNET
 	}
+	if c.Private.UTS {
+		flags |= unix.CLONE_NEWUTS
+	}
 	// A thread that shares its root directory with other threads cannot enter a mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leave the root directory of the driver: %w", err)

@@ -150,7 +150,7 @@ func cniEndpoint(n *state.AllocNetwork, path string) cni.Endpoint {
 }
 
 func newBridgeStatus(s bridge.Status) *state.NetworkStatus {
-	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address.String(), DNS: namespaceDNS(resolvConf, resolvedConf)}
+	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address.String(), DNS: namespaceDNS()}
 	if s.Address6.IsValid() {
 		status.AddressIPv6 = s.Address6.String()
 	}

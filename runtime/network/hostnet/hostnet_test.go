@@ -27,44 +27,6 @@ func TestPortInUseByProgram(t *testing.T) {
 	}
 }
 
-func TestNamespaceDNS(t *testing.T) {
-	const stub = "nameserver 127.0.0.53\nnameserver ::1\n"
-	for name, c := range map[string]struct {
-		machine, resolved string
-		want              []string
-	}{
-		"settings of the machine work":        {"# x\nnameserver 10.0.0.53\nnameserver 127.0.0.1\n", "nameserver 10.0.0.99\n", nil},
-		"servers of systemd-resolved":         {stub, "nameserver 10.0.0.53\nnameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:2\n", []string{"10.0.0.53"}},
-		"systemd-resolved knows no server":    {stub, "search a.example\n", nil},
-		"systemd-resolved is not there":       {stub, "", nil},
-		"machine has no name server":          {"search a.example\n", "nameserver 10.0.0.53\n", nil},
-		"line without a value and other text": {"nameserver\nnameserver x\n", "nameserver 10.0.0.53\n", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			machine, resolved := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "resolved.conf")
-			if err := os.WriteFile(machine, []byte(c.machine), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if c.resolved != "" {
-				if err := os.WriteFile(resolved, []byte(c.resolved), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got := namespaceDNS(machine, resolved)
-			if got == nil {
-				if c.want != nil {
-					t.Errorf("nil, want %q", c.want)
-				}
-				return
-			}
-			if !slices.Equal(got.Servers, c.want) || !slices.Equal(got.Searches, []string{"a.example", "b.example"}) || !slices.Equal(got.Options, []string{"ndots:2"}) {
-				t.Errorf("%+v, want %q", got, c.want)
-			}
-		})
-	}
-}
-
 // A machine has the mode bridge, and a mode for each CNI network.
 func TestFingerprint(t *testing.T) {
 	dir := t.TempDir()
