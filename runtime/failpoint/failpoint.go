@@ -26,6 +26,7 @@ const (
 	StepDestroyTask                   // the driver removes the task
 	StepStopHooks                     // hooks clean up after the task
 	StepPostrun                       // hooks clean up after the allocation
+	StepDisconnectNetwork             // the agent disconnects the namespace from the bridge
 	StepGarbageCollection             // the directory of the allocation is removed
 	StepUpdateInPlace                 // a running allocation gets another version of its job
 	StepUpdateStop                    // another allocation replaces a running one
@@ -36,7 +37,7 @@ const (
 var stepNames = [stepCount]string{
 	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
 	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
-	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun",
+	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun", "S14 disconnect network",
 	"S15 collection", "S16 update in place", "S16 destructive update",
 }
 

@@ -124,8 +124,8 @@ func (f fault) networkMode() string {
 	return "host"
 }
 
-// bridgeSteps are the steps in which the agent creates and connects a network namespace.
-var bridgeSteps = []failpoint.Step{failpoint.StepNamespace, failpoint.StepConnectNetwork, failpoint.StepForwardPorts}
+// bridgeSteps are the steps in which the agent creates, connects or disconnects a network namespace.
+var bridgeSteps = []failpoint.Step{failpoint.StepNamespace, failpoint.StepConnectNetwork, failpoint.StepForwardPorts, failpoint.StepDisconnectNetwork}
 
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }

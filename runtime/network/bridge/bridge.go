@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
@@ -61,12 +59,15 @@ type Status struct {
 
 // Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, and
 // by several processes. They block while another call is in progress.
-type Bridge struct{ config Config }
+type Bridge struct {
+	config Config
+	queue  detachQueue
+}
 
 // New returns a Bridge with a valid configuration. It changes nothing on the machine.
 func New(c Config) *Bridge {
 	c.Subnet, c.Subnet6 = c.Subnet.Masked(), c.Subnet6.Masked()
-	return &Bridge{c}
+	return &Bridge{config: c}
 }
 
 // PortInUseError reports that a port of the machine is forwarded to another allocation.
@@ -111,47 +112,6 @@ func (b *Bridge) Attach(e Endpoint) (Status, error) {
 	return status, nil
 }
 
-// Detach disconnects the namespace of an allocation, also if it no longer exists, and removes the
-// bridge with its rules when no namespace is connected. It does nothing if the allocation is not
-// connected.
-func (b *Bridge) Detach(allocID string) error {
-	err := b.locked(func() error {
-		device, err := findDevice(b.config.Name)
-		if device == nil || err != nil {
-			return errors.Join(err, deleteTable(b.config.Name))
-		}
-		status, err := b.findStatus(device, allocID)
-		if err != nil {
-			return err
-		}
-		if err := b.unforward(allocID, status); err != nil {
-			return fmt.Errorf("remove the forwarded ports of allocation %s: %w", allocID, err)
-		}
-		if err := deleteLink(hostInterface(allocID)); err != nil {
-			return err
-		}
-		return b.removeUnused(device)
-	})
-	if err != nil {
-		return fmt.Errorf("bridge %s: %w", b.config.Name, err)
-	}
-	return nil
-}
-
-// DetachLeftover is like Detach, for an allocation of an agent whose bridge is not known. It does nothing if
-// the allocation is not connected.
-func DetachLeftover(allocID string) error {
-	link, err := findLink(hostInterface(allocID))
-	if link == nil || err != nil {
-		return err
-	}
-	device, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
-	if err != nil {
-		return deleteLink(hostInterface(allocID)) // the bridge was deleted
-	}
-	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
-}
-
 // Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
 // error says which feature the kernel, or the process, lacks.
 func (b *Bridge) Probe() error {
@@ -161,21 +121,6 @@ func (b *Bridge) Probe() error {
 	}
 	_, err = b.ensureFirewall(device)
 	return err
-}
-
-// removeUnused removes the bridge and its rules if no interface is connected to it.
-func (b *Bridge) removeUnused(device *netlink.Bridge) error {
-	if device.Alias != deviceAlias {
-		return nil // an administrator has created the bridge
-	}
-	ports, err := portsOf(device)
-	if err != nil || len(ports) > 0 {
-		return err
-	}
-	if err := errors.Join(removeAccepts(b.config.Name), deleteTable(b.config.Name)); err != nil {
-		return err
-	}
-	return deleteLink(b.config.Name)
 }
 
 // Repair restores what others have removed from the machine's network for namespaces that are

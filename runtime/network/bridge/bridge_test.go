@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
@@ -274,11 +274,15 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		if err := b.Repair([]Endpoint{one}); err != nil {
 			t.Fatal(err)
 		}
-		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		got := false
+		err := deleteTracked(func(c *trackedConnection) bool {
+			got = got || isUnforwarded(c, one.Ports)
+			return false
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.ContainsFunc(flows, unforwardedFilter(one.Ports).MatchConntrackFlow); got != want {
+		if got != want {
 			t.Errorf("an entry is there: %t, want %t", got, want)
 		}
 	}
@@ -533,32 +537,102 @@ func TestAddressesRunOut(t *testing.T) {
 	}
 }
 
+// detachAtOnce calls Detach concurrently.
+func detachAtOnce(t *testing.T, b *Bridge, allocIDs []string) {
+	t.Helper()
+	var calls sync.WaitGroup
+	for _, id := range allocIDs {
+		calls.Go(func() {
+			if err := b.Detach(id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// countTracked returns the number of tracked connections from or to an address.
+func countTracked(t *testing.T, address netip.Addr) (n int) {
+	t.Helper()
+	err := deleteTracked(func(c *trackedConnection) bool {
+		if slices.Contains([]netip.Addr{c.request.source, c.request.destination, c.reply.source, c.reply.destination}, address) {
+			n++
+		}
+		return false
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// An error of a common removal is the error of each call, and the calls can be repeated.
+func TestDetachErrorOfAll(t *testing.T) {
+	b := New(testConfig)
+	attach(t, b, "one")
+	attach(t, b, "two")
+	b.config.Name = "uplink" // no bridge
+	var calls sync.WaitGroup
+	for _, id := range []string{"one", "two"} {
+		calls.Go(func() {
+			if err := b.Detach(id); err == nil || !strings.Contains(err.Error(), "uplink exists and is no bridge") {
+				t.Error(id, err)
+			}
+		})
+	}
+	calls.Wait()
+	b.config.Name = testConfig.Name
+	detachAtOnce(t, b, []string{"one", "two", "one"})
+	if device, err := findDevice(testConfig.Name); device != nil || err != nil {
+		t.Error("the bridge remains", err)
+	}
+}
+
 func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	before := machineState(t)
 	b := New(testConfig)
 	var list []Endpoint
+	var statuses []Status
 	for i := range 100 {
 		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, To: 8080})
-		if _, err := b.Attach(e); err != nil {
+		s, err := b.Attach(e)
+		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, e)
+		list, statuses = append(list, e), append(statuses, s)
 	}
 	serve(t, "many-42")
 	checkAnswer(t, "one of many", outside, "tcp", machineAddress+":20042", "many-42 "+outsideAddress)
 	if err := b.Repair(list); err != nil {
 		t.Error(err)
 	}
+	// Half of them end at once; the others, and connections to them, stay.
+	serve(t, "many-41")
+	checkAnswer(t, "an address of another", "many-41", "tcp", at(statuses[42].Address, 8080), "many-42 "+statuses[41].Address.String())
+	var ending []string
 	for i, e := range list {
-		if i%2 == 0 { // the namespace is removed first, as after a crash
+		if i%4 == 0 { // the namespace is removed first, as after a crash
 			if err := netns.Remove(e.AllocID); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := b.Detach(e.AllocID); err != nil {
-			t.Error(err)
+		if i%2 == 0 {
+			ending = append(ending, e.AllocID)
 		}
 	}
+	detachAtOnce(t, b, ending)
+	if n := countTracked(t, statuses[42].Address); n > 0 {
+		t.Errorf("%d connections of a disconnected namespace are tracked", n)
+	}
+	checkAnswer(t, "another one stays", outside, "tcp", machineAddress+":20041", "many-41 "+outsideAddress)
+	checkUnreachable(t, "a disconnected one", outside, machineAddress+":20042")
+	ending = nil
+	for i, e := range list {
+		if i%2 == 1 {
+			ending = append(ending, e.AllocID)
+		}
+	}
+	detachAtOnce(t, b, ending)
 	if after := machineState(t); after != before {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
 	}
@@ -652,6 +726,54 @@ func BenchmarkAttachAndDetach(b *testing.B) {
 	}
 	b.ReportMetric(float64(attaching.Microseconds())/float64(b.N), "µs/attach")
 	b.ReportMetric(float64(detaching.Microseconds())/float64(b.N), "µs/detach")
+}
+
+// BenchmarkDetachMany measures how long it takes to disconnect the namespaces of 100 allocations that end at once, and the
+// time that the kernel alone needs to delete as many veth pairs with their namespaces.
+func BenchmarkDetachMany(b *testing.B) {
+	const n = 100
+	each := func(f func(i int) error) {
+		var calls sync.WaitGroup
+		for i := range n {
+			calls.Go(func() {
+				if err := f(i); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+	}
+	id := func(i int) string { return fmt.Sprint("bench-", i) }
+	b.Run("bridge", func(b *testing.B) {
+		bridge := New(testConfig)
+		for b.Loop() {
+			b.StopTimer()
+			for i := range n {
+				e := Endpoint{AllocID: id(i), Path: netns.Path(id(i)), Ports: []Port{{Label: "http", HostPort: 20000 + i, To: 8080}}}
+				if err := netns.Create(e.AllocID); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := bridge.Attach(e); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StartTimer()
+			each(func(i int) error { return errors.Join(bridge.Detach(id(i)), netns.Remove(id(i))) })
+		}
+	})
+	b.Run("floor", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			for i := range n {
+				command(b, "ip", "netns", "add", id(i))
+				command(b, "ip", "link", "add", hostInterface(id(i)), "type", "veth", "peer", "name", "eth0", "netns", id(i))
+			}
+			b.StartTimer()
+			each(func(i int) error {
+				return errors.Join(deleteLink(hostInterface(id(i))), netns.Remove(id(i)))
+			})
+		}
+	})
 }
 
 // BenchmarkRequest measures requests over one connection from the machine.

@@ -318,7 +318,7 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	if !isNew {
 		return nil
 	}
-	return forgetUnforwarded(e.Ports, status)
+	return deleteUnforwarded(e.Ports)
 }
 
 func containsAll(all, some []nftables.SetElement) bool {
@@ -330,31 +330,6 @@ func containsAll(all, some []nftables.SetElement) bool {
 		}
 	}
 	return true
-}
-
-// forgetUnforwarded removes the entries of the connection tracking of UDP packets to the ports that were not
-// forwarded: the kernel applies rules only to the first packet of an entry. A client that sends again and again
-// keeps its entry.
-func forgetUnforwarded(ports []Port, s Status) error {
-	filter := unforwardedFilter(ports)
-	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, filter); err != nil {
-		return fmt.Errorf("delete tracked packets: %w", err)
-	}
-	if !s.Address6.IsValid() {
-		return nil
-	}
-	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET6, filter); err != nil {
-		return fmt.Errorf("delete tracked packets: %w", err)
-	}
-	return nil
-}
-
-// unforwardedFilter matches UDP packets to these ports whose destination was not changed.
-type unforwardedFilter []Port
-
-func (ports unforwardedFilter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	return f.Forward.Protocol == unix.IPPROTO_UDP && f.Forward.DstIP.Equal(f.Reverse.SrcIP) &&
-		slices.ContainsFunc(ports, func(p Port) bool { return p.HostPort == int(f.Forward.DstPort) })
 }
 
 // checkOwners returns the elements that must be removed before the ports of the endpoint are forwarded: those of
@@ -383,9 +358,8 @@ func checkOwners(e Endpoint, existing []nftables.SetElement) (obsolete []nftable
 	return obsolete, nil
 }
 
-// unforward removes the forwarded ports of an allocation, and the kernel's memory of its
-// connections: otherwise packets of these connections would go to the next namespace with the address.
-func (b *Bridge) unforward(allocID string, status Status) error {
+// unforward removes the forwarded ports of allocations in one transaction.
+func (b *Bridge) unforward(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
@@ -397,7 +371,7 @@ func (b *Bridge) unforward(allocID string, status Status) error {
 		return err
 	}
 	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name }) {
-		return deleteConnections(status)
+		return nil
 	}
 	for _, f := range families {
 		set := newPortMap(table, f)
@@ -407,7 +381,7 @@ func (b *Bridge) unforward(allocID string, status Status) error {
 		}
 		var own []nftables.SetElement
 		for _, element := range existing {
-			if element.Comment == allocID {
+			if allocIDs[element.Comment] {
 				own = append(own, element)
 			}
 		}
@@ -418,34 +392,7 @@ func (b *Bridge) unforward(allocID string, status Status) error {
 			return err
 		}
 	}
-	if err := c.Flush(); err != nil {
-		return err
-	}
-	return deleteConnections(status)
-}
-
-// deleteConnections removes the entries of the connection tracking whose peer is a namespace.
-func deleteConnections(s Status) error {
-	for _, address := range []netip.Addr{s.Address, s.Address6} {
-		if !address.IsValid() {
-			continue
-		}
-		version := netlink.InetFamily(unix.AF_INET)
-		if address.Is6() {
-			version = unix.AF_INET6
-		}
-		fromNamespace, toNamespace := new(netlink.ConntrackFilter), new(netlink.ConntrackFilter)
-		if err := errors.Join(
-			fromNamespace.AddIP(netlink.ConntrackOrigSrcIP, address.AsSlice()),
-			toNamespace.AddIP(netlink.ConntrackReplySrcIP, address.AsSlice()),
-		); err != nil {
-			return err
-		}
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, version, fromNamespace, toNamespace); err != nil {
-			return fmt.Errorf("delete tracked connections: %w", err)
-		}
-	}
-	return nil
+	return c.Flush()
 }
 
 // deleteTable deletes the table of a bridge. It does nothing if there is none.
