@@ -641,21 +641,32 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	}
 }
 
+// A bridge of an administrator stays, with interfaces of others, and without the rules.
 func TestBridgeOfAdministratorStays(t *testing.T) {
+	command(t, "iptables", "-P", "FORWARD", "DROP")
 	command(t, "ip", "link", "add", "br-admin", "type", "bridge")
-	t.Cleanup(func() { command(t, "ip", "link", "del", "br-admin") })
+	command(t, "ip", "link", "add", "vm", "type", "veth", "peer", "name", "vm-peer")
+	command(t, "ip", "link", "set", "vm", "master", "br-admin")
+	t.Cleanup(func() {
+		command(t, "ip", "link", "del", "vm")
+		command(t, "ip", "link", "del", "br-admin")
+		command(t, "nft", "delete", "table", "ip", "filter")
+	})
+	before := machineState(t)
 	c := testConfig
 	c.Name = "br-admin"
 	b := New(c)
 	attach(t, b, "one")
+	attach(t, b, "two", Port{Label: "http", HostPort: 80, To: 8080})
 	if err := b.Detach("one"); err != nil {
 		t.Error(err)
 	}
-	if device, err := findDevice("br-admin"); device == nil || err != nil {
-		t.Error("the bridge was removed", err)
-	}
-	if err := deleteTable("br-admin"); err != nil {
+	checkAnswer(t, "another group", outside, "tcp", machineAddress+":80", "two "+outsideAddress)
+	if err := b.Detach("two"); err != nil {
 		t.Error(err)
+	}
+	if after := machineState(t); after != before {
+		t.Errorf("after Detach:\n%s\nbefore:\n%s", after, before)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -49,7 +50,7 @@ func (q *detachQueue) takeAll() []*detachCall {
 }
 
 // Detach disconnects the namespace of an allocation, also if it no longer exists, and removes the
-// bridge with its rules when no namespace is connected. It does nothing if the allocation is not
+// rules of the bridge, and the bridge that Attach has created, when no namespace is connected. It does nothing if the allocation is not
 // connected. Concurrent calls are served together, and an error can be that of another one: the call must be repeated.
 func (b *Bridge) Detach(allocID string) error {
 	call := b.queue.add(allocID)
@@ -178,17 +179,23 @@ func DetachLeftover(allocID string) error {
 	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
 }
 
-// removeUnused removes the bridge and its rules if no interface is connected to it.
+// removeUnused removes the rules of the bridge if no namespace is connected to it, and the bridge, unless an administrator
+// has created it or an interface of others is connected.
 func (b *Bridge) removeUnused(device *netlink.Bridge) error {
-	if device.Alias != deviceAlias {
-		return nil // an administrator has created the bridge
-	}
 	ports, err := portsOf(device)
-	if err != nil || len(ports) > 0 {
+	if err != nil {
 		return err
+	}
+	for _, port := range ports {
+		if strings.HasPrefix(port.Attrs().Alias, aliasPrefix) {
+			return nil
+		}
 	}
 	if err := errors.Join(removeAccepts(b.config.Name), deleteTable(b.config.Name)); err != nil {
 		return err
+	}
+	if device.Alias != deviceAlias || len(ports) > 0 {
+		return nil
 	}
 	return deleteLink(b.config.Name)
 }
