@@ -199,7 +199,7 @@ func TestNamespacesReachEachOther(t *testing.T) {
 
 func TestForwardedPort(t *testing.T) {
 	b := New(testConfig)
-	_, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	e, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
 	attach(t, b, "two")
 	const gateway, gateway6 = "172.26.64.1", "fd00:26:64::1"
 	for _, network := range []string{"tcp", "udp"} {
@@ -213,11 +213,56 @@ func TestForwardedPort(t *testing.T) {
 		checkAnswer(t, "IPv6 from another machine", outside, network, "["+machineAddress6+"]:80", "one "+outsideAddress6)
 		checkAnswer(t, "IPv6 hairpin", "one", network, "["+machineAddress6+"]:80", "one "+gateway6)
 	}
+	checkLoopback6(t, b, e)
 	if err := b.Detach("one"); err != nil {
 		t.Error(err)
 	}
 	checkUnreachable(t, "after Detach", "", "127.0.0.1:80")
 	checkUnreachable(t, "after Detach", "", at(one.Address, 8080))
+}
+
+// checkLoopback6 checks that the port 80 of a namespace one answers on [::1], unless the kernel filters bridged frames:
+// then it refuses connections at once.
+func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
+	t.Helper()
+	const gateway6 = "fd00:26:64::1"
+	setFilter := func(value string) bool {
+		err := os.WriteFile(bridgedFramesSysctl, []byte(value), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err := b.Repair([]Endpoint{one}); err != nil { // as every 10 seconds
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	setFilter("0")
+	for _, network := range []string{"tcp", "udp"} {
+		checkAnswer(t, "localhost", "", network, "[::1]:80", "one "+gateway6)
+	}
+	// The route that this needs opens neither the machine's own servers on ::1 to namespaces, nor changes where packets to ::1 go.
+	server, err := net.Listen("tcp", "[::1]:8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if c, err := net.DialTimeout("tcp", "[::1]:8081", time.Second); err != nil {
+		t.Error("a server of the machine on ::1:", err)
+	} else {
+		c.Close()
+	}
+	command(t, "ip", "-n", "one", "-6", "route", "del", "local", "::1", "dev", "lo", "table", "local")
+	command(t, "ip", "-n", "one", "-6", "route", "add", "::1/128", "via", gateway6)
+	checkUnreachable(t, "a server of the machine on ::1", "one", "[::1]:8081")
+
+	if !setFilter("1") {
+		return
+	}
+	defer setFilter("0")
+	start := time.Now()
+	if got := request("", "tcp", "[::1]:80"); !strings.Contains(got, "refused") || time.Since(start) > time.Second {
+		t.Errorf("with filtered frames: %s after %s, want refused at once", got, time.Since(start))
+	}
 }
 
 // A client that sends UDP packets before the port is forwarded, and goes on, reaches the namespace.
@@ -667,6 +712,9 @@ func TestBridgeOfAdministratorStays(t *testing.T) {
 	}
 	if after := machineState(t); after != before {
 		t.Errorf("after Detach:\n%s\nbefore:\n%s", after, before)
+	}
+	if routes := command(t, "ip", "-6", "route", "show", "table", "local"); strings.Contains(routes, "::1 dev br-admin metric") {
+		t.Errorf("the route for replies to ::1 remains:\n%s", routes)
 	}
 }
 

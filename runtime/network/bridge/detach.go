@@ -195,7 +195,7 @@ func (b *Bridge) removeUnused(device *netlink.Bridge) error {
 		return err
 	}
 	if device.Alias != deviceAlias || len(ports) > 0 {
-		return nil
+		return removeLoopback6Route(device)
 	}
 	return deleteLink(b.config.Name)
 }

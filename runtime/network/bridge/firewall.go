@@ -41,11 +41,14 @@ type family struct {
 	sourceAt   uint32 // offset of the source address in the header
 	destAt     uint32
 	natResults uint32 // register that has the port of a map's value
+	loopback   netip.Prefix
 }
 
+var loopback4, loopback6 = netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")
+
 var families = []family{
-	{"4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, firstRegister + 1},
-	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24, firstRegister + 4},
+	{"4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, firstRegister + 1, loopback4},
+	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24, firstRegister + 4, loopback6},
 }
 
 // firstRegister is the first of the registers with 4 bytes. Values that are compared with a map are in
@@ -137,24 +140,28 @@ func (b *Bridge) chains(table *nftables.Table, prefixes []netip.Prefix) []chain 
 	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chain {
 		return chain{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
 	}
-	var forwarded [][]expr.Any
+	var incoming, local, masquerade [][]expr.Any
 	for _, f := range families {
-		forwarded = append(forwarded, rule(isFamily(f), isLocalDestination(), toForwardedPort(table, f)))
+		forward := rule(isLocalDestination(), toForwardedPort(table, f))
+		incoming = append(incoming, rule(isFamily(f), forward))
+		if f.loopback == loopback6 && !b.forwardsLoopback6() {
+			forward = rule(destination(loopback6, false), forward) // a client is refused at once
+		}
+		local = append(local, rule(isFamily(f), forward))
+		masquerade = append(masquerade, rule(isFamily(f), source(f.loopback, true), outputInterface(name, true), masqueraded()))
 	}
-	loopback := netip.MustParsePrefix("127.0.0.0/8")
-	masquerade := [][]expr.Any{rule(isFamily(families[0]), source(loopback, true), outputInterface(name, true), masqueraded())}
 	for _, p := range prefixes {
 		f := familyOf(p.Addr())
 		masquerade = append(masquerade,
 			rule(isFamily(f), source(p, true), outputInterface(name, false), masqueraded()),
 			// A namespace that connects to a forwarded port of its own subnet must get the replies from the machine.
-			rule(isFamily(f), source(p, true), destination(p), wasForwarded(true), masqueraded()))
+			rule(isFamily(f), source(p, true), destination(p, true), wasForwarded(true), masqueraded()))
 	}
 	return []chain{
 		newChain("raw", nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, nftables.ChainTypeFilter,
-			rule(isFamily(families[0]), inputInterface(name, true), destination(loopback), verdict(expr.VerdictDrop))),
-		newChain("prerouting", nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, forwarded...),
-		newChain("output", nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, forwarded...),
+			rule(isFamily(families[0]), inputInterface(name, true), destination(loopback4, true), verdict(expr.VerdictDrop))),
+		newChain("prerouting", nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, incoming...),
+		newChain("output", nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, local...),
 		newChain("postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource, nftables.ChainTypeNAT, masquerade...),
 		newChain("forward", nftables.ChainHookForward, *nftables.ChainPriorityFilter, nftables.ChainTypeFilter,
 			rule(outputInterface(name, true), inputInterface(name, false), isNewConnection(), wasForwarded(false), verdict(expr.VerdictDrop))),
@@ -194,7 +201,9 @@ func compareOp(equal bool) expr.CmpOp {
 func source(p netip.Prefix, inside bool) []expr.Any {
 	return inPrefix(familyOf(p.Addr()).sourceAt, p, inside)
 }
-func destination(p netip.Prefix) []expr.Any { return inPrefix(familyOf(p.Addr()).destAt, p, true) }
+func destination(p netip.Prefix, inside bool) []expr.Any {
+	return inPrefix(familyOf(p.Addr()).destAt, p, inside)
+}
 
 // inPrefix matches packets whose address at the offset of the network header is in the prefix.
 func inPrefix(offset uint32, p netip.Prefix, inside bool) []expr.Any {

@@ -71,7 +71,7 @@ func (b *Bridge) ensureDevice() (*netlink.Bridge, error) {
 	if err := netlink.LinkSetUp(device); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
 	}
-	return device, nil
+	return device, b.ensureLoopback6Route(device)
 }
 
 func (b *Bridge) subnets() []netip.Prefix {
