@@ -153,3 +153,39 @@ func TestFailedChangeKeepsTheVolume(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A request that comes while the agent starts waits for the plugins: a deletion with force would otherwise forget the volume
+// of a plugin that has not been found yet.
+func TestRequestsWaitForRestore(t *testing.T) {
+	m := withPlugin(t, `dir=$DHV_PLUGIN_DIR/.volume
+case $1 in
+create) mkdir -p $dir; echo "{\"path\": \"$dir\", \"bytes\": 1}" ;;
+delete) rmdir $dir ;;
+esac`)
+	v := m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
+	m.Manager = New(m.config)
+	for name, request := range map[string]func(context.Context) error{
+		"create": func(ctx context.Context) error {
+			_, err := m.Create(ctx, &api.HostVolume{Name: "w", PluginID: "p"})
+			return err
+		},
+		"register": func(ctx context.Context) error {
+			_, err := m.Register(ctx, &api.HostVolume{Name: "w", HostPath: "/"})
+			return err
+		},
+		"delete": func(ctx context.Context) error { return m.Delete(ctx, "default", v.ID, true) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := request(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s before Restore: %v", name, err)
+		}
+		cancel()
+	}
+	m.Restore(t.Context())
+	if err := m.Delete(t.Context(), "default", v.ID, true); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(v.HostPath); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of the deleted volume: %v", err)
+	}
+}

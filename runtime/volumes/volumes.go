@@ -77,12 +77,10 @@ func (m *Manager) Find(ctx context.Context, name string) (*api.HostVolumeInfo, e
 	if Ready(m.config.Store.Snapshot().Reader)[name] == nil {
 		return nil, nil
 	}
-	select {
-	case <-m.restored:
-		return Ready(m.config.Store.Snapshot().Reader)[name], nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
 	}
+	return Ready(m.config.Store.Snapshot().Reader)[name], nil
 }
 
 // Ready returns the volumes that allocations can use, by name.
@@ -94,6 +92,17 @@ func Ready(r store.Reader) map[string]*api.HostVolumeInfo {
 		}
 	}
 	return volumes
+}
+
+// waitRestored waits until Restore has returned: before, the external plugins are not known, and operations of an earlier
+// agent are pending.
+func (m *Manager) waitRestored(ctx context.Context) error {
+	select {
+	case <-m.restored:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Restore finds the external plugins, completes the operations during which an earlier agent has died, and creates the
@@ -195,8 +204,11 @@ var (
 )
 
 // Create makes a volume with its plugin, or changes the capacity and the capabilities of the volume whose id it has. It
-// returns the stored volume. The calls of the plugin continue when ctx ends.
+// waits for Restore, and returns the stored volume. The calls of the plugin continue when ctx ends.
 func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
+	}
 	v.PluginID = cmp.Or(v.PluginID, MkdirPlugin)
 	if v.HostPath != "" {
 		return nil, &RequestError{"host_path cannot be set for a volume that a plugin creates: remove it, or register the volume"}
@@ -213,8 +225,11 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 	return m.put(ctx, v, state.HostVolumeCreate)
 }
 
-// Register stores a volume whose directory exists. It returns the stored volume.
+// Register stores a volume whose directory exists. It waits for Restore, and returns the stored volume.
 func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
+	}
 	if !filepath.IsAbs(v.HostPath) {
 		return nil, &RequestError{fmt.Sprintf("host_path is %q: it must be the absolute path of the directory", v.HostPath)}
 	}
@@ -452,8 +467,11 @@ func (m *Manager) update(ctx context.Context, v *state.HostVolume, edit func(*st
 }
 
 // Delete deletes a volume that no allocation uses and no group has claimed. With force the claims are deleted too, and the
-// volume is forgotten even if its plugin fails. The call of the plugin continues when ctx ends.
+// volume is forgotten even if its plugin fails. Delete waits for Restore. The call of the plugin continues when ctx ends.
 func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) error {
+	if err := m.waitRestored(ctx); err != nil {
+		return err
+	}
 	if err := m.lock(ctx); err != nil {
 		return err
 	}
