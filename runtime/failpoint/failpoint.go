@@ -6,39 +6,47 @@ type Step int
 // The steps in the order in which an allocation reaches them. The tests have a row for
 // each step, with each phase and each process that can be killed.
 const (
-	StepJobAccepted       Step = iota // a job is registered
-	StepAllocDir                      // the directory of the allocation is made
-	StepPrerun                        // a hook of the allocation is called
-	StepNetwork                       // the network of the allocation is created
-	StepNamespace                     // the agent creates the network namespace of the allocation
-	StepConnectNetwork                // the agent connects the namespace to the bridge
-	StepForwardPorts                  // the agent forwards the ports of the allocation
-	StepTaskDir                       // the directory of the task and its FIFOs are made
-	StepPrestart                      // a hook of the task is called
-	StepStartTask                     // the driver starts the task
-	StepHandleStored                  // the handle of the task is stored
-	StepPoststart                     // a hook is called after the start of the task
-	StepRunning                       // the task runs, with an open exec session
-	StepExitObserved                  // the exit of the process is stored
-	StepRestartDelay                  // the decision to restart the task is stored
-	StepPreKill                       // hooks are called and the shutdown delay runs before a stop
-	StepStopTask                      // the driver stops the task
-	StepDestroyTask                   // the driver removes the task
-	StepStopHooks                     // hooks clean up after the task
-	StepPostrun                       // hooks clean up after the allocation
-	StepDisconnectNetwork             // the agent disconnects the namespace from the bridge
-	StepGarbageCollection             // the directory of the allocation is removed
-	StepUpdateInPlace                 // a running allocation gets another version of its job
-	StepUpdateStop                    // another allocation replaces a running one
+	StepVolumeRecord       Step = iota // the record of a new host volume is stored
+	StepVolumeCreate                   // a plugin creates the volume
+	StepVolumeReady                    // the result of the plugin is stored
+	StepJobAccepted                    // a job is registered
+	StepAllocDir                       // the directory of the allocation is made
+	StepPrerun                         // a hook of the allocation is called
+	StepNetwork                        // the network of the allocation is created
+	StepNamespace                      // the agent creates the network namespace of the allocation
+	StepConnectNetwork                 // the agent connects the namespace to the bridge
+	StepForwardPorts                   // the agent forwards the ports of the allocation
+	StepTaskDir                        // the directory of the task and its FIFOs are made
+	StepVolumeMounts                   // the mounts of the task are made from its volumes
+	StepPrestart                       // a hook of the task is called
+	StepStartTask                      // the driver starts the task
+	StepHandleStored                   // the handle of the task is stored
+	StepPoststart                      // a hook is called after the start of the task
+	StepRunning                        // the task runs, with an open exec session
+	StepExitObserved                   // the exit of the process is stored
+	StepRestartDelay                   // the decision to restart the task is stored
+	StepPreKill                        // hooks are called and the shutdown delay runs before a stop
+	StepStopTask                       // the driver stops the task
+	StepDestroyTask                    // the driver removes the task
+	StepStopHooks                      // hooks clean up after the task
+	StepPostrun                        // hooks clean up after the allocation
+	StepDisconnectNetwork              // the agent disconnects the namespace from the bridge
+	StepGarbageCollection              // the directory of the allocation is removed
+	StepUpdateInPlace                  // a running allocation gets another version of its job
+	StepUpdateStop                     // another allocation replaces a running one
+	StepVolumeDeleteRecord             // the record of a host volume is marked as being deleted
+	StepVolumeDelete                   // a plugin deletes the volume
+	StepVolumeForget                   // the record of the volume is removed
 
 	stepCount
 )
 
 var stepNames = [stepCount]string{
-	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
-	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
+	"S0 volume record", "S0 volume create", "S0 volume ready", "S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
+	"S5 volume mounts", "S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun", "S14 disconnect network",
 	"S15 collection", "S16 update in place", "S16 destructive update",
+	"S17 volume delete record", "S17 volume delete", "S17 volume forget",
 }
 
 // String returns the name of the step in the fault catalogue.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -43,6 +44,8 @@ func (*Volumes) Name() string { return VolumesName }
 // Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
 // change with the configuration of the agent.
 func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	point := failpoint.EnterStep(failpoint.StepVolumeMounts)
+	defer point.Leave()
 	var r hook.TaskPrestartResponse
 	requests := make(map[string]model.HostVolumeRequest)
 	for _, v := range h.requests() {

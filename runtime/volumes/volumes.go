@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -258,6 +259,7 @@ func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending st
 	ctx = context.WithoutCancel(ctx)
 	newID := uuid.NewString() // outside of the transaction, which must not draw random numbers
 	var next, before *state.HostVolume
+	point := failpoint.EnterStep(failpoint.StepVolumeRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		v := *requested
 		next, before = &state.HostVolume{Volume: &v, Pending: pending}, nil
@@ -279,6 +281,7 @@ func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending st
 		tx.PutHostVolume(next)
 		return nil
 	})
+	point.Leave()
 	if err != nil {
 		return nil, err
 	}
@@ -417,8 +420,12 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	}
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	point := failpoint.EnterStep(failpoint.StepVolumeCreate)
 	result, err := p.create(calling, m.request(v))
+	point.Leave()
 	if err == nil {
+		point := failpoint.EnterStep(failpoint.StepVolumeReady)
+		defer point.Leave()
 		return m.update(ctx, v, func(next *state.HostVolume) {
 			next.Pending = ""
 			next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
@@ -478,6 +485,7 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 	defer m.unlock()
 	ctx = context.WithoutCancel(ctx)
 	var next state.HostVolume
+	point := failpoint.EnterStep(failpoint.StepVolumeDeleteRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		stored := tx.HostVolume(nil, id)
 		if stored == nil || stored.Volume.Namespace != namespace {
@@ -505,6 +513,7 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 		tx.PutHostVolume(&next)
 		return nil
 	})
+	point.Leave()
 	if err != nil {
 		return err
 	}
@@ -524,10 +533,12 @@ func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force b
 	if err != nil {
 		m.config.Logger.Warn("host volume forgotten although its plugin has not deleted it", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "path", v.Volume.HostPath, "error", err)
 	}
+	point := failpoint.EnterStep(failpoint.StepVolumeForget)
 	_, err = m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		tx.DeleteHostVolume(v.Volume.ID)
 		return nil
 	})
+	point.Leave()
 	return err
 }
 
@@ -541,7 +552,9 @@ func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
 	}
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	point := failpoint.EnterStep(failpoint.StepVolumeDelete)
 	err = p.delete(calling, m.request(v))
+	point.Leave()
 	if err != nil {
 		return fmt.Errorf("delete volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
 	}

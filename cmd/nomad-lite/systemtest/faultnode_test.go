@@ -26,12 +26,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
 
-// bystanderJob is a job that the faults must not affect.
+// bystanderJob is a job that the faults must not affect. findNodeProcesses finds its process by the variable NODE.
 const bystanderJob = `
 job "bystander" {
   group "g" {
     task "bystander" {
       driver = %q
+      env {
+        NODE = %q
+      }
       config {
         command = "/bin/sleep"
         args    = ["1000"]
@@ -67,12 +70,15 @@ job "life" {
     network {
       mode = %[5]q
     }
+    %[6]s
     task "life" {
       driver         = %[4]q
       kill_signal    = "SIGTERM"
       kill_timeout   = "%[1]s"
       shutdown_delay = "30ms"
+      %[7]s
       env {
+        NODE    = %[9]q
         DIARY   = "%[2]s"
         VERSION = "%[3]s"
       }
@@ -85,6 +91,7 @@ job "life" {
           echo >>$data/runs
           run=0
           while read x; do run=$((run+1)); done <$data/runs
+          if [ -d /volume ]; then echo $run >>/volume/$NOMAD_ALLOC_ID || exit 98; fi
           echo "start $NOMAD_ALLOC_ID $run $$" >>$DIARY
           trap 'sleep 0.05 9>&-; echo "term $NOMAD_ALLOC_ID" >>$DIARY; exit 0' TERM
           i=0
@@ -100,6 +107,7 @@ job "life" {
           done
         EOT
         ]
+        %[8]s
       }
       resources {
         cpu    = 20
@@ -123,6 +131,7 @@ type faultNode struct {
 
 	agent            *killableAgent // the current agent
 	agentRestarted   bool
+	volumeCreated    bool          // an agent has reported that the volume is ready, and its deletion was not requested
 	faultInjected    chan struct{} // closed when the fault was injected
 	injectorDone     chan struct{} // closed when the injector has finished, or the agent has exited without the fault
 	unrelatedProcess *exec.Cmd
@@ -153,6 +162,16 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 			t.Fatal(err)
 		}
 	}
+	if f.victim.fillsDisk {
+		if err := errors.Join(os.Mkdir(n.dataDir, 0o711), tmpfsDisk(n.dataDir).mount(f.in)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.hasVolumes() {
+		if err := n.installVolumePlugin(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if n.logFile, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +185,6 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 			t.Error(err)
 		}
 	})
-	if f.victim.fillsDisk {
-		if err := errors.Join(os.Mkdir(n.dataDir, 0o711), tmpfsDisk(n.dataDir).mount(f.in)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return n
 }
 
@@ -214,7 +228,13 @@ func (n *faultNode) runJobLifecycle() []string {
 	}()
 	n.startAgent()
 	n.startBystander()
+	if n.fault.hasVolumes() {
+		n.registerHistoryVolume()
+	}
 	n.do("arm "+fmt.Sprint(n.fault.failpointName()), new(string))
+	if n.fault.hasVolumes() {
+		n.createVolume()
+	}
 
 	n.registerJob(n.jobSpec("1s", "one"))
 	n.waitAllocReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
@@ -240,7 +260,8 @@ func (n *faultNode) runJobLifecycle() []string {
 
 	n.registerJob(n.jobSpec("2s", "two"))
 	n.waitAllocReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.allocIsComplete(first) }))
-	n.checkRunningAlloc(n.findOnlyAllocOfJob("life"))
+	second := n.findOnlyAllocOfJob("life")
+	n.checkRunningAlloc(second)
 
 	n.do("purge life", new(string))
 	n.waitAllocReport("it is gone", func(s allocReport) bool {
@@ -248,6 +269,9 @@ func (n *faultNode) runJobLifecycle() []string {
 		networks, networkErr := os.ReadDir(n.networkDir())
 		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.Local) == 1 && s.findAlloc("life", func(*api.Allocation) bool { return true }) == nil
 	})
+	if n.fault.hasVolumes() {
+		n.deleteVolume(first, second)
+	}
 	reached := map[string]bool{}
 	n.do("reached", &reached)
 	n.checkNoNamespaces()
@@ -276,7 +300,7 @@ func (n *faultNode) checkNoNamespaces() {
 // startBystander starts the bystander job.
 func (n *faultNode) startBystander() {
 	n.Helper()
-	n.registerJob(fmt.Sprintf(bystanderJob, n.fault.driverName()))
+	n.registerJob(fmt.Sprintf(bystanderJob, n.fault.driverName(), n.dataDir))
 	n.waitAllocReport("the bystander runs", func(s allocReport) bool {
 		a := s.findAlloc("bystander", allTasksRunning)
 		if a == nil {
@@ -288,7 +312,11 @@ func (n *faultNode) startBystander() {
 }
 
 func (n *faultNode) jobSpec(killTimeout, version string) string {
-	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName(), n.fault.networkMode())
+	groupBlocks, taskBlocks, config := "", "", ""
+	if n.fault.hasVolumes() {
+		groupBlocks, taskBlocks, config = groupVolumeBlocks, fmt.Sprintf(taskVolumeBlocks, n.dir), `pid_mode = "host"`
+	}
+	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName(), n.fault.networkMode(), groupBlocks, taskBlocks, config, n.dataDir)
 }
 
 func (f fault) failpointName() string {
@@ -533,7 +561,7 @@ func (n *faultNode) checkAllocReport(s allocReport) {
 		}
 		for task, state := range a.TaskStates {
 			if before := was.TaskStates[task]; before != nil && !onlyAppendsEvents(before.Events, state.Events) {
-				n.Errorf("I7: events of %s were %v, are %v", a.ID, eventTypes(before.Events), eventTypes(state.Events))
+				n.Errorf("I7: events of %s were %v, are %v at the times %v", a.ID, eventTypes(before.Events), eventTypes(state.Events), eventTimes(state.Events))
 			}
 		}
 	}
@@ -741,7 +769,7 @@ func (n *faultNode) checkHookCalls(version string) {
 		count[strings.TrimSuffix(line, "\n")]++
 	}
 	most := 1
-	if s := n.fault.step; s == failpoint.StepTaskDir || s == failpoint.StepPrestart || n.fault.canHitAnytime() {
+	if s := n.fault.step; s == failpoint.StepTaskDir || s == failpoint.StepVolumeMounts || s == failpoint.StepPrestart || n.fault.canHitAnytime() {
 		most = 2 // the agent can be killed before the first answer is on disk, because the writes of consecutive hooks share a commit
 	}
 	most += n.fault.randomKillCount()

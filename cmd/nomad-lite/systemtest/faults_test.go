@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
@@ -63,6 +64,7 @@ var faultVictims = []faultVictim{
 	{name: "task", killsProcessKind: isTaskProcessKind},
 	{name: "all", killsAgent: true, killsProcessKind: func(string) bool { return true }},
 	{name: "hook plugin", killsProcessKind: matchesProcessKind("dying-hook")},
+	{name: volumePluginVictim, killsProcessKind: matchesProcessKind(volumePluginKind)},
 	{name: "socket directory", killsProcessKind: matchesNoProcessKind, removesSocketDir: true, inAllEnvironments: true},
 	{name: "agent and socket directory", killsAgent: true, killsProcessKind: matchesNoProcessKind, removesSocketDir: true, inAllEnvironments: true},
 	{name: "plugin twice", killsProcessKind: matchesProcessKind("plugin"), secondVictimKind: "plugin", inAllEnvironments: true},
@@ -79,6 +81,7 @@ type fault struct {
 
 	externalDriver bool // the driver is an external one, built with the SDK, and not a builtin
 	onBridge       bool // the agent creates and connects a network namespace
+	withVolumes    bool // the job has volumes also if its step does not need them
 	in             agentEnvironment
 }
 
@@ -87,6 +90,9 @@ func (f fault) String() string {
 	if f.victim.inAllEnvironments {
 		name += ", " + f.environmentName()
 	}
+	if f.withVolumes {
+		name += ", with volumes"
+	}
 	return name
 }
 
@@ -94,8 +100,11 @@ func (f fault) String() string {
 func (f fault) environmentName() string { return f.driverName() + ", " + f.in.name }
 
 func (f fault) driverName() string {
-	if f.externalDriver {
+	switch {
+	case f.externalDriver:
 		return "shell"
+	case f.hasVolumes():
+		return execdriver.Name
 	}
 	return "raw_exec"
 }
@@ -104,9 +113,9 @@ func (f fault) driverName() string {
 // driver.
 func (f fault) victimKind(kind string) string {
 	switch {
-	case f.externalDriver && kind == "shell-driver":
+	case f.externalDriver && kind == "shell-driver", f.hasVolumes() && kind == "chroot-driver":
 		return "plugin"
-	case f.externalDriver && kind == "plugin":
+	case (f.externalDriver || f.hasVolumes()) && kind == "plugin":
 		return "the plugin of the other driver"
 	}
 	return kind
@@ -127,6 +136,9 @@ func (f fault) networkMode() string {
 // bridgeSteps are the steps in which the agent creates, connects or disconnects a network namespace.
 var bridgeSteps = []failpoint.Step{failpoint.StepNamespace, failpoint.StepConnectNetwork, failpoint.StepForwardPorts, failpoint.StepDisconnectNetwork}
 
+// hasVolumes reports whether the job has volumes. Its driver is exec then, because raw_exec mounts nothing.
+func (f fault) hasVolumes() bool { return f.withVolumes || slices.Contains(volumeSteps, f.step) }
+
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
@@ -146,6 +158,12 @@ func (f fault) randomKillCount() int {
 func (f fault) isPossible() bool {
 	if f.step == failpoint.StepNetwork && !f.externalDriver || slices.Contains(bridgeSteps, f.step) && (f.externalDriver || f.in.uid != 0 || f.in.noCgroups) {
 		return false // namespaces need root, and the mount namespace of the machine
+	}
+	if f.hasVolumes() && (f.externalDriver || f.in.uid != 0 || f.in.noCgroups) {
+		return false // the driver needs root, and the plugin of the volumes the mount namespace of the machine
+	}
+	if f.victim.name == volumePluginVictim {
+		return f.phase == failpoint.PhaseDuring && (f.step == failpoint.StepVolumeCreate || f.step == failpoint.StepVolumeDelete)
 	}
 	if f.victim.name != "task" {
 		return true
@@ -170,6 +188,9 @@ func faultMatrix() (faults []fault) {
 				f := fault{step: step, phase: phase, victim: v, externalDriver: step == failpoint.StepNetwork}
 				if !v.inAllEnvironments {
 					if f.isPossible() {
+						faults = append(faults, f)
+					}
+					if f.withVolumes = slices.Contains(mountedVolumeSteps, step); f.withVolumes && f.isPossible() {
 						faults = append(faults, f)
 					}
 					continue
@@ -262,9 +283,10 @@ func TestEachFailpointIsReached(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	// One job has its network created by a driver, the other one by the agent.
+	// One job has its network created by a driver, one by the agent, and one has volumes.
 	reached := newFaultNode(t, fault{step: -1, externalDriver: true}).runJobLifecycle()
 	reached = append(reached, newFaultNode(t, fault{step: -1, onBridge: true}).runJobLifecycle()...)
+	reached = append(reached, newFaultNode(t, fault{step: -1, withVolumes: true}).runJobLifecycle()...)
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {
 			t.Errorf("step %d has no name", step)

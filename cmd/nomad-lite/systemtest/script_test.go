@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 		"dying-hook":         serveCrashingHook,
 		"exec-driver":        serveExternalExecDriver,
 		"shell-driver":       serveShellDriver,
+		"chroot-driver":      serveChrootDriver,
 		"hanging-hook":       serveHangingHook,
 		"hostile-hook":       serveHostileHook,
 		"quiet-hook":         serveNoopHook,

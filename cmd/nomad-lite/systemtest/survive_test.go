@@ -254,7 +254,7 @@ func (m *killableAgent) end(how string) {
 // nodeProcess is one process of a node.
 type nodeProcess struct {
 	process.ID
-	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK" for a task
+	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
 }
 
 // findNodeProcesses returns the processes that have the data directory in their environment. It skips
@@ -289,6 +289,8 @@ func findNodeProcesses(data string) (found []nodeProcess) {
 			kind = argv[1]
 		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
 			kind = name
+		} else if bytes.Contains(environ, []byte("\x00DHV_OPERATION=")) {
+			kind = volumePluginKind
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task
 		}
@@ -697,6 +699,14 @@ func taskIsDead(v taskReport, job, task string) bool {
 func eventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		list = append(list, e.Type)
+	}
+	return list
+}
+
+// eventTimes returns the times of events, in nanoseconds since the Unix epoch.
+func eventTimes(events []*api.TaskEvent) (list []int64) {
+	for _, e := range events {
+		list = append(list, e.Time)
 	}
 	return list
 }
