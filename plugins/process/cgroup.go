@@ -38,6 +38,30 @@ func parseOwnCgroup(text string) string {
 	return ""
 }
 
+// DelegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: its own, or
+// the one above, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If there is
+// none, it returns the reason. mount is where the hierarchy is mounted.
+func DelegatedCgroup(mount string) (path, reason string) {
+	own, err := OwnCgroup()
+	if err != nil {
+		return "", err.Error()
+	}
+	if own == "" || own == "/" {
+		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"
+	}
+	dir := filepath.Join(mount, own)
+	above := filepath.Dir(dir)
+	if n, err := unix.Getxattr(above, "user.delegate", make([]byte, 1)); err == nil && n == 1 && isWritable(above) {
+		return above, ""
+	}
+	if !isWritable(dir) {
+		return "", fmt.Sprintf("the agent is not root, and its cgroup %s is not delegated to it: start it in a systemd unit with Delegate=yes", own)
+	}
+	return dir, ""
+}
+
+func isWritable(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
+
 // TaskCgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
 // driver or agent that made them. With an error some can be missing.
 func TaskCgroups(allocID, task string) ([]Cgroup, error) {

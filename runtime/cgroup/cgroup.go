@@ -67,7 +67,7 @@ func detect(mount string) *Hierarchy {
 		return &Hierarchy{version: V1, mountPoint: mount}
 	case unix.CGROUP2_SUPER_MAGIC:
 		if os.Geteuid() != 0 {
-			base, reason := findDelegated(mount)
+			base, reason := process.DelegatedCgroup(mount)
 			if base == "" {
 				return none(reason)
 			}
@@ -91,30 +91,6 @@ func readControllers(dir string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	return strings.Fields(string(text)), err
 }
-
-// findDelegated returns the cgroup that is delegated to the user of the agent: the agent's own, or
-// the one above, which systemd marks if the agent runs in a subgroup (DelegateSubgroup=). If there
-// is none, it returns the reason.
-func findDelegated(mount string) (path, reason string) {
-	own, err := process.OwnCgroup()
-	if err != nil {
-		return "", err.Error()
-	}
-	if own == "" || own == "/" {
-		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"
-	}
-	dir := filepath.Join(mount, own)
-	above := filepath.Dir(dir)
-	if n, err := unix.Getxattr(above, "user.delegate", make([]byte, 1)); err == nil && n == 1 && isWritable(above) {
-		return above, ""
-	}
-	if !isWritable(dir) {
-		return "", fmt.Sprintf("the agent is not root, and its cgroup %s is not delegated to it: start it in a systemd unit with Delegate=yes", own)
-	}
-	return dir, ""
-}
-
-func isWritable(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
 // UnavailableReason returns the reason why this machine has no cgroups for tasks, empty if it has.
 func (t *Hierarchy) UnavailableReason() string { return t.unavailableReason }

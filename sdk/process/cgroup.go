@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,12 +51,11 @@ func detectCgroups(mount string) cgroupHierarchy {
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
 		if os.Geteuid() != 0 {
-			// Cgroups delegated to the plugin are below its own cgroup.
-			own, err := process.OwnCgroup()
-			if err != nil || own == "" {
-				return none("the cgroup of the plugin is unknown")
+			base, reason := process.DelegatedCgroup(mount)
+			if base == "" {
+				return none(reason)
 			}
-			h.parentPaths = []string{filepath.Join(mount, own, "nomad.slice/share.slice")}
+			h.parentPaths = []string{filepath.Join(base, "nomad.slice/share.slice")}
 		}
 		return h
 	case unix.TMPFS_MAGIC:
@@ -75,6 +75,34 @@ func detectCgroups(mount string) cgroupHierarchy {
 		return h
 	}
 	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
+}
+
+// UnenforcedLimits returns the limits of tasks that are not enforced on this machine, for example
+// "memory", with the reason. It makes no cgroup.
+func UnenforcedLimits() (limits []string, reason string) {
+	h := hostCgroupHierarchy()
+	switch h.version {
+	case 0:
+		return taskLimits, h.unavailableReason
+	case 1:
+		return missingLimits(h.v1Controllers), "the cgroup controllers are not mounted"
+	}
+	base := filepath.Dir(filepath.Dir(h.parentPaths[0]))
+	available, err := os.ReadFile(filepath.Join(base, "cgroup.controllers"))
+	if err != nil {
+		return taskLimits, err.Error()
+	}
+	if own, _ := process.OwnCgroup(); base != h.mountPath && base == filepath.Join(h.mountPath, own) {
+		return taskLimits, "controllers can be enabled only below a cgroup without processes: with systemd, start the agent in a subgroup (DelegateSubgroup=)"
+	}
+	return missingLimits(strings.Fields(string(available))), "the cgroup controllers are not available in " + base
+}
+
+// taskLimits are the limits of tasks, by the names of their controllers.
+var taskLimits = []string{"memory", "cpu", "pids"}
+
+func missingLimits(controllers []string) []string {
+	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(controllers, c) })
 }
 
 // taskV1Path returns the cgroup of a task in the hierarchy of a controller of v1.
