@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
@@ -76,42 +77,81 @@ func (c *chroot) build() error {
 }
 
 func (c *chroot) add(source string) error {
-	info, err := os.Lstat(source)
-	if err != nil {
-		return ignoreMissing(err)
+	f, err := c.find(source)
+	if err != nil || f == nil {
+		return err
 	}
-	parent, name, err := c.ensureParents(c.env[source])
+	parent, name, err := c.ensureParents(f.target)
 	if err != nil {
 		return err
 	}
 	defer parent.close()
-	if info.Mode()&fs.ModeSymlink != 0 {
-		target, err := os.Readlink(source)
+	switch {
+	case f.link != "":
+		return parent.ensureLink(name, f.link)
+	case f.isDir:
+		return mountReadOnly(parent, name, f.source, makeMountDir)
+	}
+	return mountReadOnly(parent, name, f.source, makeMountFile)
+}
+
+// prepare makes the links of build, and returns its mounts, for an agent that cannot mount.
+func (c *chroot) prepare() (mounts []driver.Mount, err error) {
+	for _, source := range slices.Sorted(maps.Keys(c.env)) {
+		f, err := c.find(source)
+		if err == nil && f != nil && f.link == "" {
+			mounts = append(mounts, driver.Mount{TaskPath: f.target, HostPath: f.source, Readonly: true})
+		} else if err == nil && f != nil {
+			err = c.add(source)
+		}
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("show %s to the task: %w", source, err)
 		}
-		if c.isLinkValid(source, target) {
-			return parent.ensureLink(name, target)
+	}
+	return mounts, nil
+}
+
+// chrootFile is a file of the host in the root directory of a task.
+type chrootFile struct {
+	source string // path on the host
+	target string // path for the task
+	link   string // content of the symbolic link that is made; empty means that the file is mounted
+	isDir  bool
+}
+
+// find returns the file for a path of c.env, or nil if the task does not see it.
+func (c *chroot) find(source string) (*chrootFile, error) {
+	info, err := os.Lstat(source)
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	f := &chrootFile{source: source, target: c.env[source]}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		link, err := os.Readlink(source)
+		if err != nil {
+			return nil, err
 		}
-		if source, err = filepath.EvalSymlinks(source); err != nil {
-			return ignoreMissing(err)
+		if c.isLinkValid(source, link) {
+			f.link = link
+			return f, nil
 		}
-		if info, err = os.Stat(source); err != nil {
-			return err
+		if f.source, err = filepath.EvalSymlinks(source); err != nil {
+			return nil, ignoreMissing(err)
+		}
+		if info, err = os.Stat(f.source); err != nil {
+			return nil, err
 		}
 	}
 	for _, dir := range c.allocDirs {
-		if isBelowOrEqual(dir, source) {
-			return fmt.Errorf("it contains %s, the directories of other tasks: name its subdirectories in chroot_env instead", dir)
+		if isBelowOrEqual(dir, f.source) {
+			return nil, fmt.Errorf("it contains %s, the directories of other tasks: name its subdirectories in chroot_env instead", dir)
 		}
 	}
-	switch {
-	case info.IsDir():
-		return mountReadOnly(parent, name, source, makeMountDir)
-	case info.Mode().IsRegular():
-		return mountReadOnly(parent, name, source, makeMountFile)
+	f.isDir = info.IsDir()
+	if !f.isDir && !info.Mode().IsRegular() {
+		return nil, nil // sockets, FIFOs and devices are left out, as in Nomad
 	}
-	return nil // sockets, FIFOs and devices are left out, as in Nomad
+	return f, nil
 }
 
 // isLinkValid reports whether a link leads to the same file in the root directory of a task as on the

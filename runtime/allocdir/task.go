@@ -44,6 +44,10 @@ type TaskDir struct {
 	// SecretsOnDiskReason is the reason why secrets/ and private/ are plain directories. It
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
+
+	// Mounts are what the agent would mount for a task with isolation chroot if it were root: the files of
+	// ChrootEnv, and the shared directory. The driver must make them.
+	Mounts []driver.Mount
 }
 
 // errUnprivileged is the reason for secrets on disk under an agent that is not root.
@@ -102,12 +106,16 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			t.SecretsOnDiskReason = onDisk
 		}
 	}
+	c := &chroot{dir: task, env: o.ChrootEnv, allocDirs: []string{d.allocsRoot, d.mountsRoot()}}
 	if !isPrivileged() {
-		return nil // a driver that needs the steps below needs root itself
+		if o.Isolation == driver.FSIsolationChroot {
+			t.Mounts, err = c.prepare()
+			t.Mounts = append(t.Mounts, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
+		}
+		return err // a driver with another isolation needs root itself for the steps below
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		c := &chroot{dir: task, env: o.ChrootEnv, allocDirs: []string{d.allocsRoot, d.mountsRoot()}}
 		if err = c.build(); err == nil {
 			err = alloc.bindSharedDir(task)
 		}
@@ -157,6 +165,14 @@ func (h *dirHandle) bindSharedDir(task *dirHandle) error {
 	}
 	defer logs.close()
 	return shown.bindMount(logsDirName, logs, readOnly)
+}
+
+// sharedDirMounts are the mounts of bindSharedDir.
+func sharedDirMounts(dir string) []driver.Mount {
+	return []driver.Mount{
+		{TaskPath: "/" + sharedDirName, HostPath: dir},
+		{TaskPath: path.Join("/", sharedDirName, logsDirName), HostPath: filepath.Join(dir, logsDirName), Readonly: true},
+	}
 }
 
 // bindTaskDirs bind-mounts the directories of a task below mountsRoot.

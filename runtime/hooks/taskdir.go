@@ -37,8 +37,11 @@ func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit fun
 	return &TaskDir{dir: dir, options: options, emitEvent: emit, logger: logger}
 }
 
+// TaskDirName is the name of the hook TaskDir.
+const TaskDirName = "task_dir"
+
 // Name implements hook.Hook.
-func (*TaskDir) Name() string { return "task_dir" }
+func (*TaskDir) Name() string { return TaskDirName }
 
 // Prestart implements hook.TaskPrestart.
 func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
@@ -55,6 +58,7 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	if first && dir.SecretsOnDiskReason != nil {
 		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
 	}
+	built.Mounts = dir.Mounts
 	return built, nil
 }
 

@@ -233,6 +233,8 @@ func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, er
 		record := t.records.localState.Hooks[h.Name()]
 		switch {
 		case supported || len(record.Mounts) == 0:
+		case h.Name() == hooks.TaskDirName:
+			record.Mounts = nil // the task of such a driver has the directories that the agent has made
 		case h.Name() == hooks.DevicesName:
 			record.Mounts = nil // they are files of the host, which the tasks of such a driver see
 		case h.Name() == hooks.VolumesName:

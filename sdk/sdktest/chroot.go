@@ -16,7 +16,7 @@ var chrootFiles = []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/sbin", 
 
 // buildChroot makes the root directory of a task as a host does for a driver with isolation chroot,
 // and sets the variables that have paths to the paths that the task sees. Files of the machine are
-// mounted read-only.
+// mounted read-only. Without root, the driver gets the mounts in the config of the task, and makes them.
 func buildChroot(t tb, c *driver.TaskConfig) {
 	root := filepath.Join(c.AllocDir, c.Name)
 	if err := os.Chmod(root, 0o755); err != nil {
@@ -30,6 +30,8 @@ func buildChroot(t tb, c *driver.TaskConfig) {
 		target := root + source
 		if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 			err = copyLink(source, target)
+		} else if err == nil && os.Geteuid() != 0 {
+			c.Mounts = append(c.Mounts, driver.Mount{TaskPath: source, HostPath: source, Readonly: true, PropagationMode: "private"})
 		} else if err == nil {
 			err = bindMount(t, source, target, unix.MOUNT_ATTR_RDONLY)
 		}
@@ -37,7 +39,10 @@ func buildChroot(t tb, c *driver.TaskConfig) {
 			t.Fatalf("make the root directory of a task: %s: %v", source, err)
 		}
 	}
-	if err := bindMount(t, filepath.Join(c.AllocDir, "alloc"), filepath.Join(root, "alloc"), 0); err != nil {
+	shared := filepath.Join(c.AllocDir, "alloc")
+	if os.Geteuid() != 0 {
+		c.Mounts = append(c.Mounts, driver.Mount{TaskPath: "/alloc", HostPath: shared, PropagationMode: "private"})
+	} else if err := bindMount(t, shared, filepath.Join(root, "alloc"), 0); err != nil {
 		t.Fatalf("make the root directory of a task: %v", err)
 	}
 	c.Env["NOMAD_ALLOC_DIR"], c.Env["NOMAD_TASK_DIR"], c.Env["NOMAD_SECRETS_DIR"] = "/alloc", "/local", "/secrets"

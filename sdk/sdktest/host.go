@@ -481,7 +481,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
 		},
 	}
-	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot && os.Geteuid() == 0 {
+	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}

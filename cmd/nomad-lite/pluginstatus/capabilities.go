@@ -62,6 +62,8 @@ func isolationEffect(isolation driver.FSIsolation, root bool) string {
 		return "the driver mounts /alloc, /local and /secrets; tasks get no variables of the agent"
 	case isolation == driver.FSIsolationNone:
 		return "tasks see the files of this machine, with the rights of their users"
+	case !root && isolation == driver.FSIsolationChroot:
+		return "the agent is not root: the driver mounts the files of chroot_env, read-only"
 	case !root:
 		return "the agent is not root: it mounts nothing for the tasks"
 	case isolation == driver.FSIsolationChroot:
