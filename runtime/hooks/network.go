@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -99,6 +100,10 @@ func (h *Network) findCreator(ctx context.Context, mode string) (string, error) 
 		}
 		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
 			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, mode)
+		}
+		// Without root no namespace can be made for the group. Each task needs one of its own driver.
+		if mode == "none" && os.Geteuid() != 0 && !c.MustCreateNetwork && !slices.Contains(c.NetworkIsolationModes, driver.NetworkNone) {
+			return "", fmt.Errorf("task %s does not support %q networking mode under an agent that is not root: run the agent as root, or use a driver such as exec", task.Name, mode)
 		}
 		switch {
 		case !c.MustCreateNetwork:
