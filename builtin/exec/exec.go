@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -39,8 +40,8 @@ var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
 // Info describes the driver.
 func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
 
-// Fingerprint reports whether tasks can run.
-func (d *Driver) Fingerprint(context.Context) driver.Fingerprint { return isolated.Fingerprint(Name) }
+// Fingerprint reports whether tasks can run, and which limits do not apply to them.
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint { return sandbox.Fingerprint(Name) }
 
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {

@@ -25,13 +25,17 @@ func testPlugin() sdktest.Plugin {
 	shell := func(script string) map[string]any {
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
 	}
+	// In a PID namespace of its own, sleep would ignore the stop signal.
+	runs := map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "pid_mode": "host"}
+	if os.Geteuid() != 0 { // tasks must have such a namespace
+		runs = shell("trap 'exit 130' INT TERM; sleep 3600 & wait")
+	}
 	return sdktest.Plugin{
 		Path:   os.Args[0],
 		Config: map[string]any{"no_pivot_root": isInitramfs()},
 		Tasks: sdktest.Tasks{
 			Shell: shell,
-			// In a PID namespace of its own, the program would ignore the stop signal.
-			Runs: map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "pid_mode": "host"},
+			Runs:  runs,
 		},
 	}
 }

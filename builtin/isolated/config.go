@@ -95,7 +95,11 @@ func (c *Config) sandboxOptions(t *TaskConfig) (sandbox.Options, error) {
 	if allowed == nil { // an empty list allows none
 		allowed = sandbox.DefaultCapabilities
 	}
+	request := sandbox.CapabilityRequest{Allowed: allowed, Add: t.CapAdd, Drop: t.CapDrop}
+	if !sandbox.IsRoot() {
+		return o, o.UseUserNamespace(request)
+	}
 	var err error
-	o.Privileges, err = sandbox.CapabilityRequest{Allowed: allowed, Add: t.CapAdd, Drop: t.CapDrop}.Resolve()
+	o.Privileges, err = request.Resolve()
 	return o, err
 }

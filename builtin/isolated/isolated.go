@@ -1,10 +1,7 @@
 package isolated
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"os"
 	"sync/atomic"
 
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
@@ -18,7 +15,7 @@ import (
 const defaultUser = "nobody"
 
 // Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
-// the methods Info, Fingerprint and Start, for which there are NewInfo, Fingerprint and StartCommand.
+// the methods Info, Fingerprint and Start, for which there are NewInfo, sandbox.Fingerprint and StartCommand.
 // The zero value is ready for use.
 type Driver struct {
 	config atomic.Pointer[Config] // nil until the first Configure
@@ -40,7 +37,7 @@ func NewInfo(name string, taskSchema *hclspec.Spec) sdk.DriverInfo {
 			SendSignals:           true,
 			Exec:                  true,
 			FSIsolation:           driver.FSIsolationChroot,
-			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup},
+			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup, driver.NetworkNone},
 			MountConfigs:          driver.MountConfigsAny,
 		},
 	}
@@ -71,34 +68,14 @@ func (d *Driver) currentConfig() *Config {
 	return &Config{}
 }
 
-// checkSupport returns why this process cannot isolate tasks, or nil.
-func checkSupport() error {
-	if os.Geteuid() != 0 {
-		return errors.New("only root can isolate tasks: run the agent as root")
-	}
-	return nil
-}
-
-// Fingerprint reports whether a driver of this name can isolate tasks here. The attribute of the driver is set
-// if it can.
-func Fingerprint(name string) driver.Fingerprint {
-	if err := checkSupport(); err != nil {
-		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
-	}
-	return driver.Fingerprint{
-		Health:     driver.HealthHealthy,
-		Attributes: map[string]driver.Attribute{"driver." + name: {Value: true}},
-	}
-}
-
 // StartCommand starts an isolated command as a task. It sets the Dir, PidsLimit and Launcher of the
 // command, for the options of the task and of the driver.
 func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig, command process.Command) (*Task, error) {
-	if err := checkSupport(); err != nil {
+	if err := sandbox.Available(); err != nil {
 		return nil, err
 	}
 	c := d.currentConfig()
-	cred, err := process.Credential(cmp.Or(start.User, defaultUser))
+	cred, err := sandbox.Credential(start.User, defaultUser)
 	if err != nil {
 		return nil, err
 	}

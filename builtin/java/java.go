@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -54,7 +55,7 @@ func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchem
 
 // Fingerprint reports whether tasks can run, and the version of the virtual machine.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
-	print := isolated.Fingerprint(Name)
+	print := sandbox.Fingerprint(Name)
 	if print.Health != driver.HealthHealthy {
 		return print
 	}

@@ -29,6 +29,10 @@ type Options struct {
 	NoFilter    bool       `codec:"no_filter"`     // do not filter system calls
 	Privileges  Privileges `codec:"privileges"`
 	DefaultUser string     `codec:"default_user"` // user of a task that names none
+
+	// UserNamespace isolates the task in a user namespace, for a driver that is not root; see
+	// UseUserNamespace.
+	UserNamespace bool `codec:"user_namespace"`
 }
 
 // Sandbox isolates one task.
@@ -53,11 +57,7 @@ func (s *Sandbox) isolated() stage.Isolated {
 }
 
 func (s *Sandbox) user() (*syscall.Credential, error) {
-	name := s.start.User
-	if name == "" {
-		name = s.options.DefaultUser
-	}
-	return process.Credential(name)
+	return Credential(s.start.User, s.options.DefaultUser)
 }
 
 // Launch returns the stage for a program.
@@ -66,36 +66,51 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	stageLaunch, err := newStageLaunch(c)
+	if err != nil {
+		return nil, err
+	}
+	// The variables of the task stay out of the environment: the stage has privileges, and its dynamic
+	// loader and runtime read variables. The two that are copied let an agent find the processes of a task.
+	stageLaunch.Env = append(stageLaunch.Env, "NOMAD_ALLOC_ID="+s.start.AllocID, "NOMAD_TASK_NAME="+s.start.Name)
+	if p.Task != nil {
+		stageLaunch.Files = append(stageLaunch.Files, p.Task)
+		if !s.options.UserNamespace { // the stage itself joins a user namespace, and then the others
+			stageLaunch.BeforeFork = func() error { return s.enterPIDNamespace(p.Task) }
+		}
+	}
+	return stageLaunch, nil
+}
+
+// newStageLaunch returns a stage with a configuration.
+func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	l := &launch{}
 	if err := l.open(c); err != nil {
 		l.close()
 		return nil, err
 	}
 	stageLaunch := &process.Launch{
-		Path: "/proc/self/exe",
-		Args: []string{"nomad-lite-stage"},
-		// The variables of the task stay out of the environment: the stage runs as root, and its
-		// dynamic loader and runtime read variables. The two that are copied let an agent find the
-		// processes of a task.
-		Env:   []string{stage.EnvName + "=1", "NOMAD_ALLOC_ID=" + s.start.AllocID, "NOMAD_TASK_NAME=" + s.start.Name},
+		Path:  "/proc/self/exe",
+		Args:  []string{"nomad-lite-stage"},
+		Env:   []string{stage.EnvName + "=1"},
 		Files: []*os.File{l.config, l.statusWriter},
 		Wait:  l.wait,
 		Close: l.close,
 	}
-	if p.Task != nil {
-		stageLaunch.Files = append(stageLaunch.Files, p.Task)
-		stageLaunch.BeforeFork = func() error { return s.enterPIDNamespace(p.Task) }
+	if c.Join {
 		return stageLaunch, nil
 	}
 	stageLaunch.CloneFlags = unix.CLONE_NEWNS
-	isolated := s.isolated()
 	for _, n := range []struct {
 		private bool
 		flag    uintptr
-	}{{isolated.PID, unix.CLONE_NEWPID}, {isolated.IPC, unix.CLONE_NEWIPC}, {isolated.Net, unix.CLONE_NEWNET}, {isolated.UTS, unix.CLONE_NEWUTS}} {
+	}{{c.Private.PID, unix.CLONE_NEWPID}, {c.Private.IPC, unix.CLONE_NEWIPC}, {c.Private.Net, unix.CLONE_NEWNET}, {c.Private.UTS, unix.CLONE_NEWUTS}} {
 		if n.private {
 			stageLaunch.CloneFlags |= n.flag
 		}
+	}
+	if c.UserNamespace {
+		stageLaunch.UserNamespaceCaps = stage.Capabilities
 	}
 	return stageLaunch, nil
 }
@@ -117,14 +132,18 @@ func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
 		return nil, err
 	}
 	o := s.options
+	if n := s.start.NetworkIsolation; o.UserNamespace && n != nil && n.Path != "" {
+		return nil, errors.New("the network namespace of the group can be entered only under an agent of root")
+	}
 	c := &stage.Config{
 		Join:    p.Task != nil,
 		Program: stage.Program{Path: p.Path, Args: p.Args, Dir: p.Dir, Env: p.Env},
 		Private: s.isolated(),
 		User: stage.User{
-			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups,
+			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups, SameIDs: o.UserNamespace,
 			Bounding: uint64(o.Privileges.Bounding),
 		},
+		UserNamespace: o.UserNamespace,
 	}
 	if c.Program.Dir == "" {
 		c.Program.Dir = "/"
@@ -153,6 +172,9 @@ func (s *Sandbox) root() (*stage.Root, error) {
 		r.Hostname = n.Hosts.Hostname
 	}
 	for _, m := range s.start.Mounts {
+		if s.options.UserNamespace && m.PropagationMode == "bidirectional" {
+			return nil, fmt.Errorf(`mount %s: the propagation mode "bidirectional" needs an agent of root: mounts of a user namespace do not appear on the machine; write "private" or "host-to-task"`, m.TaskPath)
+		}
 		propagation, ok := propagations[m.PropagationMode]
 		if !ok {
 			return nil, fmt.Errorf("mount %s: the propagation mode %q is unknown", m.TaskPath, m.PropagationMode)
@@ -164,7 +186,11 @@ func (s *Sandbox) root() (*stage.Root, error) {
 		if target == "" {
 			target = d.HostPath
 		}
-		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, Mode: deviceMode(d.Permissions)})
+		mode := deviceMode(d.Permissions)
+		if s.options.UserNamespace && mode != deviceMode("") {
+			return nil, fmt.Errorf("device %s: the permissions %q need an agent of root: without it, the permissions of the device on the machine apply", d.HostPath, d.Permissions)
+		}
+		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, Mode: mode})
 	}
 	return r, nil
 }

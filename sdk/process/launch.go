@@ -47,6 +47,11 @@ type Launch struct {
 	Files      []*os.File // entry i becomes file descriptor 3+i of the stage
 	CloneFlags uintptr    // namespaces that are made for the stage
 
+	// UserNamespaceCaps are the capabilities of the stage in a user namespace that is made for it, and
+	// that owns the other namespaces. It has one user and one group, those of the plugin. Without them,
+	// no user namespace is made.
+	UserNamespaceCaps []uintptr
+
 	// BeforeFork is called on the thread that forks the stage, which exits afterwards. It can
 	// change the attributes of that thread. It can be nil.
 	BeforeFork func() error
@@ -58,6 +63,20 @@ type Launch struct {
 	Wait func() error
 
 	Close func() // Close releases the resources of the launch; it is called once
+}
+
+// SetAttributes sets the attributes with which the stage is forked: its namespaces, and its
+// capabilities in them.
+func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
+	sys.Cloneflags |= l.CloneFlags
+	if len(l.UserNamespaceCaps) == 0 {
+		return
+	}
+	sys.Cloneflags |= unix.CLONE_NEWUSER
+	uid, gid := os.Geteuid(), os.Getegid()
+	sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+	sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	sys.AmbientCaps = l.UserNamespaceCaps
 }
 
 // newProgram returns what a launcher starts in the task of a request, with the user and the
@@ -85,7 +104,7 @@ func waitLaunch(ctx context.Context, l *Launch, pid int) error {
 // launchFromThread changes a placement so that the stage is forked from a thread on which
 // BeforeFork was called.
 func (pl *forkPlacement) launchFromThread(l *Launch, sys *syscall.SysProcAttr) {
-	sys.Cloneflags |= l.CloneFlags
+	l.SetAttributes(sys)
 	pl.beforeFork = l.BeforeFork
 }
 

@@ -8,6 +8,10 @@ import (
 // EnvName is the environment variable with which the binary is the stage.
 const EnvName = "NOMAD_LITE_STAGE"
 
+// envJoined is the value of EnvName in a stage that has joined the user and the PID namespace of a
+// task.
+const envJoined = "joined"
+
 // Descriptors of the stage.
 const (
 	ConfigFD = 3 // the Config as JSON
@@ -18,10 +22,15 @@ const (
 // Config is what the stage does.
 type Config struct {
 	Join    bool     // join the namespaces of the task of TaskFD in place of making mounts
+	Probe   bool     // exit after a mount that every task needs, in place of executing a program
 	Root    *Root    // nil with Join
 	Program Program  // is executed
 	User    User     // runs the program
 	Private Isolated // the namespaces of the task that are not the host's
+
+	// UserNamespace means that the driver is not root: the task is in a user namespace that has only
+	// the user and the group of the driver, in which the stage has the capabilities that it needs.
+	UserNamespace bool
 }
 
 // Isolated are the namespaces that a task does not share with the host.
@@ -39,6 +48,7 @@ type Program struct {
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
+	SameIDs  bool // keep the ids and groups of the stage, which cannot change them
 
 	// The sets of capabilities have bit n for capability n. A program can have no
 	// capability outside of Bounding. It starts with those of Ambient or, as root, with
@@ -71,7 +81,7 @@ type File struct{ Path, Text string }
 // Device is a device of the host, as a path below /dev of the task.
 type Device struct {
 	Source, Target string
-	Mode           uint32 // permissions of the owner, which is the user of the task
+	Mode           uint32 // permissions of the owner, which is the user of the task; in a user namespace those of the host stay
 }
 
 // Failure is why the stage has not executed the program. It is os.ErrNotExist or

@@ -29,7 +29,7 @@ func (c *Config) makeRoot() error {
 			return err
 		}
 	}
-	devices, err := c.statDevices()
+	devices, err := c.openDevices()
 	if err != nil {
 		return err
 	}
@@ -41,14 +41,26 @@ func (c *Config) makeRoot() error {
 	if err := root.set(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
 		return err
 	}
+	proc, err := newFileSystem("proc", restrictedAttributes)
+	if err != nil {
+		return err
+	}
+	sys, err := c.openSys()
+	if err != nil {
+		return err
+	}
 	if err := r.enter(root); err != nil {
 		return err
 	}
 	// From here on, no path of the host exists.
 	for _, step := range []func() error{
 		func() error { return c.makeDev(devices, shm) },
-		mountProc, mountSys, hidePrivateDir,
+		func() error { return mountProc(proc) },
+		func() error { return c.mountSys(sys) },
+		hidePrivateDir,
 		func() error { return r.attachMounts(mounts) },
+		r.mountFiles,
+		makeDevReadOnly,
 		c.bringLoopbackUp, c.setHostname,
 	} {
 		if err := step(); err != nil {
@@ -118,7 +130,36 @@ func (r *Root) enter(root tree) error {
 	return unix.Chdir("/")
 }
 
-const restricted = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+const (
+	restricted           = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	restrictedAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+)
+
+// newFileSystem returns a new file system that is mounted nowhere. In a user namespace the kernel makes
+// proc and sysfs only as long as those of the host are visible, so that no hidden part of them appears.
+func newFileSystem(kind string, attributes int) (tree, error) {
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("make a file system %s: %w", kind, err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("make a file system %s: %w", kind, err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
+	if err != nil {
+		return -1, fmt.Errorf("mount a file system %s: %w", kind, err)
+	}
+	return tree(fd), nil
+}
+
+// attachToDir mounts the tree on a directory of the root directory, which is made if necessary.
+func (t tree) attachToDir(path string) error {
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return t.attach(path)
+}
 
 // hiddenPaths show the machine or its kernel, or change it, also for processes without privileges.
 var hiddenPaths = []string{
@@ -130,8 +171,8 @@ var hiddenPaths = []string{
 var readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
 // mountProc mounts /proc. Its processes are those of the PID namespace of the stage.
-func mountProc() error {
-	if err := mountNew("proc", "/proc", "proc", restricted, ""); err != nil {
+func mountProc(proc tree) error {
+	if err := proc.attachToDir("/proc"); err != nil {
 		return err
 	}
 	for _, path := range readOnlyPaths {
@@ -173,11 +214,40 @@ func bindReadOnly(source, path string) error {
 	return err
 }
 
-func mountSys() error {
-	if err := mountNew("sysfs", "/sys", "sysfs", unix.MS_RDONLY|restricted, ""); err != nil {
+// hiddenSysPaths are directories of /sys that show the machine beyond its devices, or in which the host
+// has mounted other file systems.
+var hiddenSysPaths = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
+
+// openSys returns /sys of the task. In a user namespace the kernel makes a file system only for a network
+// namespace that belongs to it; for the network of the host, /sys is that of the host.
+func (c *Config) openSys() (tree, error) {
+	const attributes = restrictedAttributes | unix.MOUNT_ATTR_RDONLY
+	if !c.UserNamespace || c.Private.Net {
+		return newFileSystem("sysfs", attributes)
+	}
+	t, err := openTree("/sys")
+	if err == nil {
+		err = t.set(attributes, unix.MS_PRIVATE)
+	}
+	return t, err
+}
+
+// mountedInSys are the directories of /sys on which hosts mount other file systems.
+var mountedInSys = []string{
+	"/sys/fs/bpf", "/sys/fs/cgroup", "/sys/fs/fuse", "/sys/fs/pstore", "/sys/fs/selinux", "/sys/firmware/efi",
+	"/sys/kernel/config", "/sys/kernel/debug", "/sys/kernel/security", "/sys/kernel/tracing",
+}
+
+func (c *Config) mountSys(sys tree) error {
+	if err := sys.attachToDir("/sys"); err != nil {
 		return err
 	}
-	return hide("/sys/firmware", "/sys/devices/virtual/powercap")
+	if c.UserNamespace && !c.Private.Net {
+		if err := hide(mountedInSys...); err != nil {
+			return err
+		}
+	}
+	return hide(hiddenSysPaths...)
 }
 
 // mountNew mounts a new file system on a directory of the root directory, which is made if necessary.
@@ -197,39 +267,56 @@ type deviceNode struct {
 	mode     uint32 // kind and permissions
 	number   uint64
 	uid, gid uint32
+	tree     tree // device of the host that is mounted on path; -1 if a node is made
 }
 
 // standardDevices are the devices that every task has, by name.
 var standardDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// statDevices returns the devices of the task.
-func (c *Config) statDevices() ([]deviceNode, error) {
+// openDevices returns the devices of the task.
+func (c *Config) openDevices() ([]deviceNode, error) {
 	var nodes []deviceNode
 	for _, name := range standardDevices {
-		var st unix.Stat_t
-		if err := unix.Stat("/dev/"+name, &st); err != nil {
-			return nil, fmt.Errorf("device /dev/%s: %w", name, err)
+		node, err := c.openDevice("/dev/" + name)
+		if err != nil {
+			return nil, err
 		}
-		nodes = append(nodes, deviceNode{path: "/dev/" + name, mode: unix.S_IFCHR | 0o666, number: uint64(st.Rdev)})
+		node.path, node.mode = "/dev/"+name, unix.S_IFCHR|0o666
+		nodes = append(nodes, node)
 	}
 	for _, d := range c.Root.Devices {
-		var st unix.Stat_t
-		if err := unix.Stat(d.Source, &st); err != nil {
-			return nil, fmt.Errorf("device %s: %w", d.Source, err)
+		node, err := c.openDevice(d.Source)
+		if err != nil {
+			return nil, err
 		}
-		kind := st.Mode & unix.S_IFMT
-		if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
+		if node.mode != unix.S_IFCHR && node.mode != unix.S_IFBLK {
 			return nil, fmt.Errorf("device %s is no device", d.Source)
 		}
 		if !strings.HasPrefix(path.Clean(d.Target), "/dev/") {
 			return nil, fmt.Errorf("device %s: its path for the task, %s, is not below /dev", d.Source, d.Target)
 		}
-		nodes = append(nodes, deviceNode{path.Clean(d.Target), kind | d.Mode, uint64(st.Rdev), c.User.UID, c.User.GID})
+		node.path, node.uid, node.gid = path.Clean(d.Target), c.User.UID, c.User.GID
+		node.mode |= d.Mode
+		nodes = append(nodes, node)
 	}
 	return nodes, nil
 }
 
-// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only afterwards, and
+// openDevice returns a device of the host, without its path and permissions.
+func (c *Config) openDevice(source string) (deviceNode, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(source, &st); err != nil {
+		return deviceNode{}, fmt.Errorf("device %s: %w", source, err)
+	}
+	node := deviceNode{mode: st.Mode & unix.S_IFMT, number: uint64(st.Rdev), tree: -1}
+	var err error
+	if c.UserNamespace { // no user namespace can make devices
+		node.tree, err = openTree(source)
+	}
+	return node, err
+}
+
+// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only later, and
 // every other file system of the task has the option nodev, so that a task with CAP_MKNOD can open no other
 // device.
 func (c *Config) makeDev(devices []deviceNode, shm tree) error {
@@ -249,29 +336,34 @@ func (c *Config) makeDev(devices []deviceNode, shm tree) error {
 			return err
 		}
 	}
-	if err := mountNew("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"); err != nil {
+	terminals := "newinstance,ptmxmode=0666,mode=0620"
+	if !c.UserNamespace { // it does not have the group tty
+		terminals += ",gid=5"
+	}
+	if err := mountNew("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, terminals); err != nil {
 		return err
 	}
 	if err := mountNew("mqueue", "/dev/mqueue", "mqueue", restricted, ""); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
-	if err := mountShm(shm); err != nil {
-		return err
-	}
-	for _, f := range c.Root.Files {
-		if c.Root.mountsOn(f.Path) {
-			continue // a mount of the task takes precedence
-		}
-		if err := f.mount(); err != nil {
-			return fmt.Errorf("%s of the task: %w", f.Path, err)
-		}
-	}
+	return mountShm(shm)
+}
+
+func makeDevReadOnly() error {
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
 func (d *deviceNode) make() error {
 	if err := os.MkdirAll(path.Dir(d.path), 0o755); err != nil {
 		return err
+	}
+	if d.tree >= 0 {
+		f, err := os.OpenFile(d.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		return d.tree.attach(d.path)
 	}
 	// The mode of mknod(2) depends on the umask.
 	if err := unix.Mknod(d.path, d.mode, int(d.number)); err != nil {
@@ -295,6 +387,20 @@ func mountShm(shm tree) error {
 		return err
 	}
 	return shm.attach("/dev/shm")
+}
+
+// mountFiles mounts the files of the task, after the mounts of the task: in a user namespace these include
+// the directories in which the files are.
+func (r *Root) mountFiles() error {
+	for _, f := range r.Files {
+		if r.mountsOn(f.Path) {
+			continue // a mount of the task takes precedence
+		}
+		if err := f.mount(); err != nil {
+			return fmt.Errorf("%s of the task: %w", f.Path, err)
+		}
+	}
+	return nil
 }
 
 // mountsOn reports whether the task mounts something on a path.

@@ -48,12 +48,12 @@ func run(status io.Writer) error {
 	if err := json.NewDecoder(os.NewFile(ConfigFD, "config")).Decode(&c); err != nil {
 		return fmt.Errorf("read the configuration of the stage: %w", err)
 	}
-	enter := c.makeRoot
-	if c.Join {
-		enter = c.join
-	}
-	if err := enter(); err != nil {
+	if err := c.enter(); err != nil {
 		return err
+	}
+	if c.Probe {
+		status.Write([]byte{'.'})
+		os.Exit(0)
 	}
 	path, err := lookpath.Find("/", searchPath(c.Program.Env), c.Program.Path)
 	if err != nil {
@@ -75,6 +75,19 @@ func run(status io.Writer) error {
 		return err
 	}
 	return programError{explainExec(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
+}
+
+// enter makes the namespaces of the task those of the stage.
+func (c *Config) enter() error {
+	switch {
+	case c.Probe:
+		return probe()
+	case !c.Join:
+		return c.makeRoot()
+	case c.UserNamespace && os.Getenv(EnvName) != envJoined:
+		return joinUserNamespace()
+	}
+	return c.join()
 }
 
 func explainExec(path string, err error) error {

@@ -40,6 +40,9 @@ func (u *User) become() error {
 // setIDs changes the ids of this thread only: package syscall would change those of all threads,
 // with a signal to each.
 func (u *User) setIDs() error {
+	if u.SameIDs {
+		return nil
+	}
 	var groups unsafe.Pointer
 	if len(u.Groups) > 0 {
 		groups = unsafe.Pointer(&u.Groups[0])

@@ -1,0 +1,172 @@
+package stage
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Capabilities are those that the stage needs in the user namespace of a task: it mounts, changes the root
+// directory, sets up the loopback interface, and drops capabilities.
+var Capabilities = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
+
+// probe makes the mounts that a machine can forbid in a user namespace.
+func probe() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mounts of the host private: %w", err)
+	}
+	_, err := newFileSystem("proc", restrictedAttributes)
+	return err
+}
+
+// joinUserNamespace runs the stage again in the user and PID namespace of the task, and exits as that
+// process does. Neither namespace can be entered by this process: a program of several threads cannot enter
+// a user namespace, and a PID namespace is that of children only.
+func joinUserNamespace() error {
+	j, err := newJoiner()
+	if err != nil {
+		return err
+	}
+	// The signals of a terminal are for the command, which is in the same process group.
+	for _, sig := range terminalSignals {
+		setSignalHandler(sig, sigIgnore)
+	}
+	helper, errno := j.fork()
+	if errno != 0 {
+		return fmt.Errorf("fork: %w", errno)
+	}
+	for fd := ConfigFD; fd <= TaskFD; fd++ {
+		unix.Close(fd) // the driver waits for the end of StatusFD
+	}
+	return exitAs(helper)
+}
+
+// joiner has what the forked processes need, which must not allocate memory.
+type joiner struct {
+	program    *byte
+	args, env  []*byte
+	capHeader  unix.CapUserHeader
+	capSets    [2]unix.CapUserData
+	noHandlers [sigactionSize]byte // struct sigaction of the default action
+}
+
+func newJoiner() (*joiner, error) {
+	if _, err := unix.Seek(ConfigFD, 0, 0); err != nil {
+		return nil, fmt.Errorf("rewind the configuration of the stage: %w", err)
+	}
+	j := &joiner{capHeader: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}}
+	for _, c := range Capabilities {
+		set := &j.capSets[c/32]
+		set.Permitted |= 1 << (c % 32)
+		set.Effective, set.Inheritable = set.Permitted, set.Permitted
+	}
+	env := []string{EnvName + "=" + envJoined}
+	for _, name := range []string{"NOMAD_ALLOC_ID", "NOMAD_TASK_NAME"} {
+		env = append(env, name+"="+os.Getenv(name))
+	}
+	var err error
+	if j.program, err = syscall.BytePtrFromString("/proc/self/exe"); err != nil {
+		return nil, err
+	}
+	if j.args, err = syscall.SlicePtrFromStrings(os.Args); err != nil {
+		return nil, err
+	}
+	j.env, err = syscall.SlicePtrFromStrings(env)
+	return j, err
+}
+
+// fork forks a helper, which enters the namespaces of the task, forks the stage there, as a child of this
+// process, and exits with 0 or an error number.
+//
+// The forked processes have only one thread, without Go's scheduler: they make system calls, and nothing else.
+//
+//go:norace
+//go:noinline
+func (j *joiner) fork() (helper int, errno syscall.Errno) {
+	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if pid != 0 || errno != 0 {
+		return int(pid), errno
+	}
+	_, _, errno = syscall.RawSyscall(unix.SYS_SETNS, TaskFD, unix.CLONE_NEWUSER|unix.CLONE_NEWPID, 0)
+	if errno == 0 {
+		pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|unix.CLONE_PARENT, 0, 0, 0, 0, 0)
+	}
+	if pid != 0 || errno != 0 {
+		for {
+			syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
+		}
+	}
+	j.execute()
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 1, 0, 0)
+	}
+}
+
+// execute executes the stage again, with its capabilities in the user namespace.
+//
+//go:norace
+//go:noinline
+func (j *joiner) execute() {
+	for i := 0; i < len(terminalSignals); i++ {
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(terminalSignals[i]), uintptr(unsafe.Pointer(&j.noHandlers)), 0, sigsetSize, 0, 0)
+	}
+	syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&j.capHeader)), uintptr(unsafe.Pointer(&j.capSets)), 0)
+	for i := 0; i < len(Capabilities); i++ {
+		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, Capabilities[i], 0, 0, 0)
+	}
+	for fd := uintptr(ConfigFD); fd <= TaskFD; fd++ {
+		syscall.RawSyscall(unix.SYS_FCNTL, fd, unix.F_SETFD, 0)
+	}
+	syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(j.program)), uintptr(unsafe.Pointer(&j.args[0])), uintptr(unsafe.Pointer(&j.env[0])))
+}
+
+// terminalSignals are the signals that a terminal sends.
+var terminalSignals = [...]unix.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
+
+// Values of struct sigaction of the kernel.
+const (
+	sigactionSize = 32
+	sigsetSize    = 8
+	sigDefault    = 0
+	sigIgnore     = 1
+)
+
+// setSignalHandler sets the action of a signal, without Go's runtime.
+func setSignalHandler(sig unix.Signal, handler uint64) {
+	var action [sigactionSize / 8]uint64
+	action[0] = handler
+	syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
+}
+
+// exitAs waits for the children, and exits as the one that is not the helper does. It returns the error of
+// the helper.
+func exitAs(helper int) error {
+	var command unix.WaitStatus
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil: // there are no children left
+			exitWith(command)
+		case pid != helper:
+			command = status
+		case status.Signaled():
+			return fmt.Errorf("enter the namespaces of the task: killed by %s", status.Signal())
+		case status.ExitStatus() != 0:
+			return fmt.Errorf("enter the namespaces of the task: %w", syscall.Errno(status.ExitStatus()))
+		}
+	}
+}
+
+// exitWith ends this process as the status says.
+func exitWith(status unix.WaitStatus) {
+	if status.Signaled() {
+		setSignalHandler(status.Signal(), sigDefault)
+		unix.Kill(os.Getpid(), status.Signal())
+	}
+	os.Exit(status.ExitStatus())
+}

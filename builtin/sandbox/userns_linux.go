@@ -1,0 +1,137 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// IsRoot reports whether this process can isolate tasks without a user namespace.
+func IsRoot() bool { return os.Geteuid() == 0 }
+
+// UseUserNamespace makes the options those of a driver that is not root. Its tasks run as the user of the
+// driver, so that they share no processes and no memory with the machine, and have no capabilities. It
+// returns an error if the options or the request need an agent of root.
+func (o *Options) UseUserNamespace(r CapabilityRequest) error {
+	o.UserNamespace = true
+	switch {
+	case o.HostPID:
+		return errors.New(`pid_mode "host" needs an agent of root: the task could control the agent, which is a process of the same user`)
+	case o.HostIPC:
+		return errors.New(`ipc_mode "host" needs an agent of root: the task could change the shared memory of the agent's user`)
+	case len(r.Add) > 0:
+		return errors.New("cap_add needs an agent of root: a task in a user namespace has no capabilities on the machine")
+	}
+	_, err := r.Resolve()
+	return err
+}
+
+// Credential returns the ids of a task whose job names a user, or none. Without root this is the user of
+// this process, and an error if the job names another user.
+func Credential(user, defaultUser string) (*syscall.Credential, error) {
+	switch {
+	case IsRoot() && user == "":
+		return process.Credential(defaultUser)
+	case IsRoot():
+		return process.Credential(user)
+	}
+	own := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
+	if user == "" {
+		return own, nil
+	}
+	cred, err := process.Credential(user)
+	if err != nil {
+		return nil, err
+	}
+	if cred.Uid != own.Uid || cred.Gid != own.Gid {
+		return nil, fmt.Errorf("running as user %q needs an agent of root: this agent runs all tasks as its own user %d", user, own.Uid)
+	}
+	return own, nil
+}
+
+// available is set when a user namespace was made.
+var available atomic.Bool
+
+// Available returns nil if this process can isolate tasks, and otherwise the reason with its remedy. It is
+// safe for concurrent use.
+func Available() error {
+	if IsRoot() || available.Load() {
+		return nil
+	}
+	if err := probe(); err != nil {
+		return fmt.Errorf("the agent is not root, and tasks cannot be isolated in a user namespace: %w: %s", err, remedy("/proc/sys"))
+	}
+	available.Store(true)
+	return nil
+}
+
+// probe makes the namespaces of a task, and a mount in them.
+func probe() error {
+	launch, err := newStageLaunch(&stage.Config{Probe: true, UserNamespace: true, Private: stage.Isolated{PID: true, IPC: true}})
+	if err != nil {
+		return err
+	}
+	defer launch.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	attr := &os.ProcAttr{Dir: "/", Env: launch.Env, Files: append([]*os.File{null, null, null}, launch.Files...), Sys: &syscall.SysProcAttr{}}
+	launch.SetAttributes(attr.Sys)
+	p, err := os.StartProcess(launch.Path, launch.Args, attr)
+	if err != nil {
+		return errors.Unwrap(err)
+	}
+	err = launch.Wait()
+	_, waitErr := p.Wait()
+	return errors.Join(err, waitErr)
+}
+
+// forbiddingSettings are the settings of kernels with which user namespaces are forbidden.
+var forbiddingSettings = []struct{ path, value, remedy string }{
+	{"user/max_user_namespaces", "0", "root can allow them with sysctl -w user.max_user_namespaces=15000"},
+	{"kernel/unprivileged_userns_clone", "0", "root can allow them with sysctl -w kernel.unprivileged_userns_clone=1"},
+	{"kernel/apparmor_restrict_unprivileged_userns", "1", "root can allow them with an AppArmor profile for this program that has the rule userns, or with sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
+}
+
+// remedy returns what an operator can do where user namespaces do not work. The settings are in the
+// directory proc.
+func remedy(proc string) string {
+	for _, s := range forbiddingSettings {
+		if value, err := os.ReadFile(proc + "/" + s.path); err == nil && strings.TrimSpace(string(value)) == s.value {
+			return s.remedy
+		}
+	}
+	return "run the agent as root, or where a container or a policy of the machine does not forbid user namespaces"
+}
+
+// Fingerprint returns the fingerprint of a driver whose tasks are isolated. Without root, it states which
+// limits do not apply.
+func Fingerprint(name string) driver.Fingerprint {
+	if err := Available(); err != nil {
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
+	}
+	f := driver.Fingerprint{
+		Health:     driver.HealthHealthy,
+		Attributes: map[string]driver.Attribute{"driver." + name: {Value: true}},
+	}
+	if IsRoot() {
+		return f
+	}
+	f.Attributes["driver."+name+".rootless"] = driver.Attribute{Value: true}
+	missing := []string{"user", "capabilities", "network mode bridge"}
+	if limits, reason := process.UnenforcedLimits(); len(limits) > 0 {
+		missing = append(missing, fmt.Sprintf("limits of %s (%s)", strings.Join(limits, ", "), reason))
+	}
+	f.HealthDescription = "Healthy; without root: no " + strings.Join(missing, ", no ")
+	f.Attributes["driver."+name+".not_enforced"] = driver.Attribute{Value: strings.Join(missing, "; ")}
+	return f
+}
