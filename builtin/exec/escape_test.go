@@ -30,35 +30,37 @@ type escape struct {
 	memoryMB     int64 // memory limit of the isolated task; 0 means none
 	pids         int64 // limit of the isolated task
 	controlFails bool  // the attempt does not succeed in raw_exec either, because the machine has no such thing
+	byRoot       bool  // only root succeeds in raw_exec
 }
 
 // escapes are attempts that must fail in exec, and succeed in raw_exec. The variables are set by
 // TestEscapes. Most are made by root, which an operator must allow: root has the capabilities that
-// the driver gives by default, and nobody has fewer.
+// the driver gives by default, and nobody has fewer. An ordinary user makes all of them as itself.
 var escapes = []escape{
 	{name: "read a file of the machine", script: `cat $CANARY`},
 	{name: "read a file of the machine through the root directory of pid 1", script: `cat /proc/$FIRST_PID/root$CANARY`},
 	{name: "read the secrets of another task", script: `cat $OTHER_SECRET`, user: "nobody"},
+	{name: "write a file of the machine", script: `echo lost >$CANARY`},
 	{name: "read the private directory of the task", script: `cat $PRIVATE`},
-	{name: "leave the root directory by chroot", script: `perl -e 'mkdir "$ENV{NOMAD_TASK_DIR}/x"; chroot "$ENV{NOMAD_TASK_DIR}/x" or exit 2; chdir ".." for 1..50; chroot "."; exit(-e $ENV{CANARY} ? 0 : 1)'`},
+	{name: "leave the root directory by chroot", script: `perl -e 'mkdir "$ENV{NOMAD_TASK_DIR}/x"; chroot "$ENV{NOMAD_TASK_DIR}/x" or exit 2; chdir ".." for 1..50; chroot "."; exit(-e $ENV{CANARY} ? 0 : 1)'`, byRoot: true},
 	{name: "see a process of the machine", script: `test -e /proc/$HOST_PID/stat`},
 	{name: "signal a process of the machine", script: `kill -0 $HOST_PID`},
 	{name: "read the memory of a process of the machine", script: `head -c 1 /proc/$HOST_PID/environ`},
-	{name: "write a setting of the kernel", script: `read -r v </proc/sys/kernel/core_pattern && echo "$v" >/proc/sys/kernel/core_pattern`},
+	{name: "write a setting of the kernel", script: `read -r v </proc/sys/kernel/core_pattern && echo "$v" >/proc/sys/kernel/core_pattern`, byRoot: true},
 	{name: "open the trigger of the kernel", script: `: >>/proc/sysrq-trigger`, controlFails: true},
-	{name: "write to /sys", script: `: >>/sys/kernel/mm/transparent_hugepage/enabled`},
-	{name: "remount /sys", script: `mount -o remount,rw,bind /sys`, user: "root"},
-	{name: "read the messages of the kernel", script: `dmesg >/dev/null`},
-	{name: "make a device and open it", script: `mknod $NOMAD_TASK_DIR/zero c 1 5 && head -c 1 $NOMAD_TASK_DIR/zero`},
-	{name: "make a device in /dev", script: `mknod /dev/nomad-lite-test c 1 11 && rm /dev/nomad-lite-test`},
-	{name: "mount a file system", script: `mkdir $NOMAD_TASK_DIR/m && mount -t tmpfs tmpfs $NOMAD_TASK_DIR/m && umount $NOMAD_TASK_DIR/m`},
-	{name: "make a mount namespace", script: `unshare --mount true`},
+	{name: "write to /sys", script: `: >>/sys/kernel/mm/transparent_hugepage/enabled`, byRoot: true},
+	{name: "remount /sys", script: `mount -o remount,rw,bind /sys`, user: "root", byRoot: true},
+	{name: "read the messages of the kernel", script: `dmesg >/dev/null`, byRoot: true},
+	{name: "make a device and open it", script: `mknod $NOMAD_TASK_DIR/zero c 1 5 && head -c 1 $NOMAD_TASK_DIR/zero`, byRoot: true},
+	{name: "make a device in /dev", script: `mknod /dev/nomad-lite-test c 1 11 && rm /dev/nomad-lite-test`, byRoot: true},
+	{name: "mount a file system", script: `mkdir $NOMAD_TASK_DIR/m && mount -t tmpfs tmpfs $NOMAD_TASK_DIR/m && umount $NOMAD_TASK_DIR/m`, byRoot: true},
+	{name: "make a mount namespace", script: `unshare --mount true`, byRoot: true},
 	{name: "make a user namespace", script: `unshare --user true`, user: "nobody"},
-	{name: "trace another program", script: `nsenter --target $HOST_PID --mount true`},
-	{name: "become root by a setuid program", script: `test "$($NOMAD_TASK_DIR/id -u)" = 0`, user: "nobody"},
-	{name: "change the clock", script: `date -s "$(date)"`},
+	{name: "trace another program", script: `nsenter --target $HOST_PID --mount true`, byRoot: true},
+	{name: "become root by a setuid program", script: `test "$($NOMAD_TASK_DIR/id -u)" = 0`, user: "nobody", byRoot: true},
+	{name: "change the clock", script: `date -s "$(date)"`, byRoot: true},
 	{name: "read the shadow passwords", script: `head -c 1 /etc/shadow`, user: "nobody", controlFails: true},
-	{name: "write a program of the machine", script: `: >>/usr/bin/env`},
+	{name: "write a program of the machine", script: `: >>/usr/bin/env`, byRoot: true},
 	{name: "start more processes than allowed", script: `i=0; while [ $i -lt 60 ]; do sleep 2 & i=$((i+1)); done; exit 0`, pids: 20},
 	{name: "use more memory than allowed", script: `head -c 200000000 /dev/zero | tail | wc -c >/dev/null; test ${PIPESTATUS[1]} = 0`, memoryMB: 20},
 	{name: "reach the machine without a network", script: `exec 3<>/dev/tcp/127.0.0.1/$PORT`, network: &driver.NetworkIsolation{Mode: driver.NetworkNone}},
@@ -69,19 +71,20 @@ var escapes = []escape{
 }
 
 func TestEscapes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("isolation needs root")
-	}
+	isRoot := os.Geteuid() == 0
 	env := newEscapeEnv(t)
 	for _, e := range escapes {
 		t.Run(e.name, func(t *testing.T) {
+			if limited := e.pids + e.memoryMB; limited > 0 && !isRoot {
+				t.Skip("limits need root")
+			}
 			isolated := runEscape(t, e, env, true, func(s *sdk.StartRequest) (sdk.Task, error) {
 				return newDriver(t, isolated.Config{Config: hostprocess.Config{PidsLimit: e.pids}}).Start(t.Context(), s)
 			})
 			if isolated == 0 {
 				t.Error("the task has left its isolation")
 			}
-			if e.controlFails {
+			if e.controlFails || e.byRoot && !isRoot {
 				return
 			}
 			e.network, e.memoryMB = nil, 0
@@ -147,7 +150,9 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 	t.Helper()
 	s := newStartRequest(t, map[string]any{"command": "/bin/bash", "args": []any{evalScript[0], evalScript[1]}}, e.config)
 	s.User = e.user
-	if s.User == "" {
+	if os.Geteuid() != 0 {
+		s.User = ""
+	} else if s.User == "" {
 		s.User = "root"
 	}
 	s.Env = map[string]string{"NOMAD_TASK_DIR": "/local", "PRIVATE": "/private/token", "FIRST_PID": "1"}
@@ -229,10 +234,15 @@ func newStartRequest(t testing.TB, bodies ...map[string]any) *sdk.StartRequest {
 			}
 		}
 	}
+	start := &sdk.StartRequest{TaskConfig: driver.TaskConfig{Name: "task", AllocID: id, AllocDir: dir, DriverConfig: config}}
 	for _, name := range []string{"usr", "etc"} {
-		bindReadOnly(t, "/"+name, filepath.Join(root, name))
+		if os.Geteuid() != 0 {
+			start.Mounts = append(start.Mounts, driver.Mount{HostPath: "/" + name, TaskPath: "/" + name, Readonly: true})
+		} else {
+			bindReadOnly(t, "/"+name, filepath.Join(root, name))
+		}
 	}
-	return &sdk.StartRequest{TaskConfig: driver.TaskConfig{Name: "task", AllocID: id, AllocDir: dir, DriverConfig: config}}
+	return start
 }
 
 // openParents lets every user pass through the directories of the test.
