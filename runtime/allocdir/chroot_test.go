@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,53 @@ func checkHostTree(t *testing.T, tree string) {
 		if _, err := os.Lstat(filepath.Join(tree, name)); err != nil {
 			t.Errorf("the host has lost a file: %v", err)
 		}
+	}
+}
+
+// An agent that cannot mount makes the links of a chroot, and returns the mounts for the driver.
+func TestPrepareReturnsMountsOfChroot(t *testing.T) {
+	tree, err := os.MkdirTemp("/var/tmp", "host-tree-") // /tmp cannot be a path in a chroot
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tree)
+	if err := os.MkdirAll(filepath.Join(tree, "lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"lib64": "lib", "outside": "/etc/os-release"} {
+		if err := os.Symlink(target, filepath.Join(tree, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := t.TempDir()
+	dir, err := openPath(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.close()
+	osRelease, err := filepath.EvalSymlinks("/etc/os-release")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chroot{dir: dir, env: map[string]string{
+		tree + "/lib": tree + "/lib", tree + "/lib64": tree + "/lib64", tree + "/outside": "/run/outside", tree + "/missing": "/missing",
+	}}
+	want := []driver.Mount{
+		{TaskPath: tree + "/lib", HostPath: tree + "/lib", Readonly: true},
+		{TaskPath: "/run/outside", HostPath: osRelease, Readonly: true},
+	}
+	for range 2 { // at a restart, the links are there already
+		got, err := c.prepare()
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("mounts %v, %v; want %v", got, err, want)
+		}
+		if link, err := os.Readlink(root + tree + "/lib64"); err != nil || link != "lib" {
+			t.Errorf("link to %q, %v; want lib", link, err)
+		}
+	}
+	c.allocDirs, c.env = []string{tree + "/lib/alloc"}, map[string]string{tree + "/lib": "/lib"}
+	if _, err := c.prepare(); err == nil || !strings.Contains(err.Error(), "it contains "+tree+"/lib/alloc, the directories of other tasks") {
+		t.Errorf("error %v for a path with the directories of other tasks", err)
 	}
 }
 
