@@ -336,10 +336,11 @@ func (g *cgroup) enableMemoryController() {
 // remove removes the cgroups of a task, except those that the host has made. No process may
 // be running in them.
 func (g *cgroup) remove() error {
+	errs := []error{g.releaseReservation()}
 	if g.hostOwned {
-		return nil
+		return errs[0]
 	}
-	errs := []error{g.dir().Remove()}
+	errs = append(errs, g.dir().Remove())
 	for _, dir := range g.v1Paths {
 		errs = append(errs, process.Cgroup(dir).Remove())
 	}

@@ -18,8 +18,13 @@ import (
 // no limit.
 type cgroupLimits struct {
 	memory int64 // bytes, swap included
-	cpu    int64 // CPU shares, which count while tasks compete for CPU time
-	pids   int64 // processes and threads
+
+	// reservedMemory is the memory in bytes that the kernel takes from the task last when memory
+	// runs out.
+	reservedMemory int64
+
+	cpu  int64 // CPU shares, which count while tasks compete for CPU time
+	pids int64 // processes and threads
 }
 
 func (p *Core) resourceLimits(c Command) cgroupLimits {
@@ -28,6 +33,9 @@ func (p *Core) resourceLimits(c Command) cgroupLimits {
 		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
 		if r.MemoryMaxMB == driver.NoMemoryLimit {
 			l.memory = 0
+		}
+		if r.MemoryMaxMB != 0 {
+			l.reservedMemory = r.MemoryMB << 20
 		}
 	}
 	if c.MemoryLimit > 0 {
@@ -50,30 +58,42 @@ type cgroupFile struct {
 
 // controllerSettings returns the limits that are not 0, for cgroup version 1 or 2.
 func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) {
-	memory := limitSetting{name: "memory", controller: "memory"}
+	memory := limitSetting{name: "memory", controller: "memory", files: l.memoryFiles(version)}
 	cpu := limitSetting{name: "cpu", controller: "cpu"}
 	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
-	bytes := strconv.FormatInt(l.memory, 10)
 	shares := min(max(l.cpu, minCPUShares), maxCPUShares)
 	if version == 2 {
 		weight := minCPUWeight + (shares-minCPUShares)*(maxCPUWeight-minCPUWeight)/(maxCPUShares-minCPUShares)
-		memory.files = []cgroupFile{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}}
 		cpu.files = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
 	} else {
-		// The limit of memory and swap together cannot be below the limit of
-		// memory.
-		memory.files = []cgroupFile{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}}
 		cpu.files = []cgroupFile{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
 	}
 	for _, s := range []struct {
 		limit int64
 		limitSetting
-	}{{l.memory, memory}, {l.cpu, cpu}, {l.pids, pids}} {
+	}{{max(l.memory, l.reservedMemory), memory}, {l.cpu, cpu}, {l.pids, pids}} {
 		if s.limit > 0 {
 			settings = append(settings, s.limitSetting)
 		}
 	}
 	return settings
+}
+
+// memoryFiles returns the limit of memory and the reservation, for cgroup version 1 or 2.
+func (l cgroupLimits) memoryFiles(version int) (files []cgroupFile) {
+	bytes, reserved := strconv.FormatInt(l.memory, 10), strconv.FormatInt(l.reservedMemory, 10)
+	if l.memory > 0 && version == 2 {
+		files = append(files, cgroupFile{name: "memory.max", value: bytes}, cgroupFile{name: "memory.swap.max", value: "0", optional: true})
+	} else if l.memory > 0 {
+		// The limit of memory and swap together cannot be below the limit of memory.
+		files = append(files, cgroupFile{name: "memory.limit_in_bytes", value: bytes}, cgroupFile{name: "memory.memsw.limit_in_bytes", value: bytes, optional: true})
+	}
+	if l.reservedMemory > 0 && version == 2 {
+		files = append(files, cgroupFile{name: memoryLow, value: reserved})
+	} else if l.reservedMemory > 0 {
+		files = append(files, cgroupFile{name: "memory.soft_limit_in_bytes", value: reserved, optional: true})
+	}
+	return files
 }
 
 // The ranges of cpu.shares and cpu.weight in the kernel.
@@ -126,13 +146,17 @@ func (g *cgroup) applyCPUShares() {
 }
 
 func (g *cgroup) setLimitV2(s limitSetting) error {
-	if err := s.writeFiles(g.path); !errors.Is(err, os.ErrNotExist) {
-		return err
+	err := s.writeFiles(g.path)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := g.enableController(s.controller); err != nil {
+			return err
+		}
+		err = s.writeFiles(g.path)
 	}
-	if err := g.enableController(s.controller); err != nil {
-		return err
+	if err == nil && slices.ContainsFunc(s.files, func(f cgroupFile) bool { return f.name == memoryLow }) {
+		err = g.updateParentReservations()
 	}
-	return s.writeFiles(g.path)
+	return err
 }
 
 // makeV1Cgroup makes the task's cgroup in the hierarchy of a controller.

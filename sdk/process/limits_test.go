@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,6 +54,79 @@ func TestMemoryLimit(t *testing.T) {
 				t.Errorf("not enforced: %q", p.unenforcedLimits)
 			}
 		})
+	}
+}
+
+// With memory_max, a task can use more than its memory, which is reserved for it.
+func TestMemoryReservation(t *testing.T) {
+	for name, test := range map[string]struct {
+		memoryMB, maxMB int64
+		script          string
+		oomKilled       bool
+		reserved        string
+	}{
+		"more than memory, less than memory_max": {20, 128, "head -c 60000000 /dev/zero | tail -n 1 | wc -c", false, "20971520"},
+		"more than memory_max":                   {20, 40, "exec " + exceedMemoryScript, true, "20971520"},
+		"no limit":                               {20, driver.NoMemoryLimit, "head -c 60000000 /dev/zero | tail -n 1 | wc -c", false, "20971520"},
+		"no memory_max":                          {64, 0, "exit 0", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newLimitedStartRequest(t, max(test.memoryMB, test.maxMB)*mebibyte, 0)
+			s.Resources.MemoryMB, s.Resources.MemoryMaxMB = test.memoryMB, test.maxMB
+			p := startProcess(t, s, shellCommand(test.script))
+			dir, file, none := p.cgroup.memoryPath, "memory.soft_limit_in_bytes", ""
+			if hostCgroupHierarchy().version == 2 {
+				dir, file, none = p.cgroup.path, memoryLow, "0"
+			} else if text, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file)); err == nil {
+				none = strings.TrimSpace(string(text)) // the highest number
+			}
+			text, err := os.ReadFile(filepath.Join(dir, file))
+			if got, want := strings.TrimSpace(string(text)), cmp.Or(test.reserved, none); err != nil || got != want {
+				t.Errorf("%s is %q, %v, want %q", file, got, err, want)
+			}
+			if got := waitExit(t, p); got.OOMKilled != test.oomKilled {
+				t.Errorf("exit result %+v, want OOMKilled %v", got, test.oomKilled)
+			}
+			if len(p.unenforcedLimits) > 0 {
+				t.Errorf("not enforced: %q", p.unenforcedLimits)
+			}
+		})
+	}
+}
+
+// The cgroups above a task have its reservation while the task exists.
+func TestParentsReserveMemory(t *testing.T) {
+	root := t.TempDir()
+	g := &cgroup{path: filepath.Join(root, "nomad.slice/share.slice/a.task.scope"), hostOwned: true}
+	for dir, low := range map[string]string{
+		"nomad.slice": "000\n", "nomad.slice/share.slice": "00\n", "nomad.slice/reserve.slice": "100\n",
+		"nomad.slice/share.slice/a.task.scope": "20\n", "nomad.slice/share.slice/b.task.scope": "33\n", "nomad.slice/share.slice/c.task.scope": "0\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, dir, memoryLow), []byte(low), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when, share, all string) {
+		t.Helper()
+		for dir, want := range map[string]string{"nomad.slice/share.slice": share, "nomad.slice": all} {
+			got, err := os.ReadFile(filepath.Join(root, dir, memoryLow))
+			if err != nil || strings.TrimSpace(string(got)) != want { // all values of a file have the same length, because writes keep the rest
+				t.Errorf("%s: %s has %q, %v, want %s", when, dir, got, err, want)
+			}
+		}
+	}
+	if err := g.updateParentReservations(); err != nil {
+		t.Fatal(err)
+	}
+	check("at the start", "53", "153")
+	for range 2 {
+		if err := g.remove(); err != nil {
+			t.Fatal(err)
+		}
+		check("at the end", "33", "133")
 	}
 }
 
