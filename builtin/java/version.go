@@ -79,12 +79,16 @@ func readVersion(ctx context.Context, program string) (jvmVersion, error) {
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return jvmVersion{}, fmt.Errorf("%s -version: no result within %v", program, versionTimeout)
+	}
+	firstLine, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if err != nil {
-		return jvmVersion{}, fmt.Errorf("%s -version: %w: %.500s", program, err, strings.TrimSpace(string(out)))
+		return jvmVersion{}, fmt.Errorf("%s -version: %w: %.300s", program, err, firstLine)
 	}
 	version, ok := parseVersion(string(out))
 	if !ok {
-		return jvmVersion{}, fmt.Errorf("%s -version prints no version: %.500q", program, out)
+		return jvmVersion{}, fmt.Errorf("%s -version prints no version: %.300s", program, firstLine)
 	}
 	return version, nil
 }

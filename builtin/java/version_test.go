@@ -148,8 +148,8 @@ func TestFingerprintWithoutRuntime(t *testing.T) {
 	}
 	for _, test := range []struct{ name, script, want string }{
 		{"missing", "", "no Java runtime: the program java is in no directory of the agent's PATH (DIR)"},
-		{"broken", "echo 'libjvm.so is missing'; exit 3", "DIR/java -version: exit status 3: libjvm.so is missing"},
-		{"another program", "echo hello", `DIR/java -version prints no version: "hello\n"`},
+		{"broken", "echo 'libjvm.so is missing'; echo more; exit 3", "DIR/java -version: exit status 3: libjvm.so is missing"},
+		{"another program", "echo hello", "DIR/java -version prints no version: hello"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
