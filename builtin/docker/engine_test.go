@@ -92,6 +92,8 @@ func TestEngine(t *testing.T) {
 		}
 	})
 
+	t.Run("limits", func(t *testing.T) { testLimits(t, d, start, wait) })
+
 	t.Run("an archive is loaded", func(t *testing.T) {
 		saved, err := e.ImageSave(t.Context(), []string{dockertest.Image})
 		if err != nil {
