@@ -147,7 +147,8 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 const eventDownloading = "Downloading Artifacts"
 
-// emitEvent emits a task event of type eventDownloading. It ignores errors: a download goes on without its events.
+// emitEvent emits a task event of type eventDownloading. It drops errors, because events only inform the
+// user: the download continues without them.
 func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, e hook.Event) {
 	e.Type = eventDownloading
 	_ = h.host.EmitEvent(ctx, req.Scope(), e)

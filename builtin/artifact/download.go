@@ -98,9 +98,11 @@ func runDownload(in io.Reader, out io.Writer) error {
 		}
 	}
 	go func() { // the goroutine runs until the process exits
-		_, _ = io.Copy(io.Discard, in)
-		_ = syscall.Kill(0, syscall.SIGKILL) // kills the process group, with git and its children
-		os.Exit(1)                           // for the init process of a PID namespace, which ignores the signal
+		_, _ = io.Copy(io.Discard, in) // an error, too, means that the plugin no longer holds the other end
+		// The signal kills the process group, with git and its children. Kill cannot fail for the own group, but the init
+		// process of a PID namespace ignores the signal.
+		_ = syscall.Kill(0, syscall.SIGKILL)
+		os.Exit(1)
 	}()
 	return runDownloadSteps(context.Background(), o, out)
 }

@@ -159,7 +159,7 @@ func (p *installer) close() {
 		p.stagingRoot.Close()
 	}
 	if p.stagingDirName != "" {
-		_ = p.root.RemoveAll(p.stagingDirName) // a rest is removed with the allocation directory, or by the next download
+		_ = p.root.RemoveAll(p.stagingDirName) // what remains after an error is removed with the allocation directory, or by the next download
 	}
 	p.root.Close()
 }
@@ -402,7 +402,7 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 			err = p.mergeDir(from, to)
 		}
 	case info.Mode().Type() == fs.ModeSymlink:
-		_ = p.root.Remove(to)
+		_ = p.root.Remove(to) // Symlink reports what cannot be removed
 		var linkTarget string
 		if linkTarget, err = p.stagingRoot.Readlink(from); err == nil {
 			err = p.root.Symlink(linkTarget, to)
@@ -422,7 +422,7 @@ func (p *installer) copyFile(from, to string, mode fs.FileMode) error {
 		return err
 	}
 	defer r.Close()
-	_ = p.root.Remove(to)
+	_ = p.root.Remove(to) // O_EXCL reports what cannot be removed
 	w, err := p.root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -129,8 +129,8 @@ func (p *decompressor) wait() error {
 
 // Close kills the program if it is still running.
 func (p *decompressor) Close() error {
-	_ = p.cmd.Process.Kill()
-	_ = p.wait()
+	_ = p.cmd.Process.Kill() // fails if the program has exited
+	_ = p.wait()             // Read has returned the error of a program that was not killed
 	return nil
 }
 

@@ -104,7 +104,7 @@ func (b *containerBuilder) setLabels() error {
 	}
 	s := b.start
 	labels[labelAllocID], labels[labelTaskName], labels[labelStartID], labels[labelNodeID] = s.AllocID, s.Name, s.ID, s.NodeID
-	shortAllocID, _, _ := strings.Cut(s.AllocID, "-")
+	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // an id without a hyphen is used whole
 	values := map[string]string{
 		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,
 		"namespace": s.Namespace, "node_name": s.NodeName, "node_id": s.NodeID, "short_alloc_id": shortAllocID,

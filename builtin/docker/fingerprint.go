@@ -18,8 +18,8 @@ import (
 // engineTimeout limits how long the driver waits for a short answer of the engine.
 const engineTimeout = 10 * time.Second
 
-// Fingerprint reports whether the engine answers, and its attributes. An engine that never
-// answered is undetected, one that no longer answers is unhealthy.
+// Fingerprint reports whether the engine answers, and its attributes. The health is undetected until the engine
+// has answered once. Later, the health is unhealthy while the engine does not answer.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	config, engine, err := d.current()
 	if err != nil {

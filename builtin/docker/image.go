@@ -12,6 +12,7 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/hashicorp/go-hclog"
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -123,7 +124,7 @@ func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.Star
 
 // infraImage returns the id of the image of the containers that hold the networks of groups.
 // It pulls the configured image under the same conditions as the image of a task. Without one
-// it makes the pause image. The image is not removed.
+// it makes the pause image. The image is not removed: the next group of this node needs it.
 func (s *imageStore) infraImage(ctx context.Context, config *pluginConfig) (string, error) {
 	name := config.InfraImage
 	provide := func(imageRef) error { return importPauseImage(ctx, s.client()) }
@@ -184,8 +185,8 @@ func (s *imageStore) addContainer(imageID, startID string) {
 }
 
 // release ends the use of an image by a start. The image is removed after gc.image_delay
-// unless another start uses it by then.
-func (s *imageStore) release(imageID, startID string) {
+// unless another start uses it by then. The logger gets the reason if the removal fails.
+func (s *imageStore) release(imageID, startID string, logger hclog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.containers[imageID][startID] {
@@ -197,11 +198,11 @@ func (s *imageStore) release(imageID, startID string) {
 	}
 	delete(s.containers, imageID)
 	if s.config.GC.Image {
-		s.removals[imageID] = time.AfterFunc(s.config.GC.imageDelay, func() { s.remove(imageID) })
+		s.removals[imageID] = time.AfterFunc(s.config.GC.imageDelay, func() { s.remove(imageID, logger) })
 	}
 }
 
-func (s *imageStore) remove(imageID string) {
+func (s *imageStore) remove(imageID string, logger hclog.Logger) {
 	s.mu.Lock()
 	_, due := s.removals[imageID]
 	delete(s.removals, imageID)
@@ -213,9 +214,15 @@ func (s *imageStore) remove(imageID string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// The engine refuses to remove an image with several names, or one that a container of
-	// another owner uses: such an image stays.
-	_, _ = engine.ImageRemove(ctx, imageID, client.ImageRemoveOptions{PruneChildren: true})
+	_, err := engine.ImageRemove(ctx, imageID, client.ImageRemoveOptions{PruneChildren: true})
+	switch {
+	case err == nil, cerrdefs.IsNotFound(err):
+	case cerrdefs.IsConflict(err):
+		// The image has several names, or a container of another owner uses it.
+		logger.Debug("the image of ended tasks remains", "image", imageID, "error", err)
+	default:
+		logger.Warn("the image of ended tasks is not removed", "image", imageID, "error", err)
+	}
 }
 
 // load loads an archive of the task's local directory.

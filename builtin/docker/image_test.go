@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -169,19 +171,19 @@ func TestImageIsRemovedAfterLastContainer(t *testing.T) {
 	d := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image_delay": "1ms"})})
 	d.images.addContainer(testImageID, "a")
 	d.images.addContainer(testImageID, "b")
-	d.images.release(testImageID, "a")
-	d.images.release(testImageID, "a") // a second destroy of the same start
+	d.images.release(testImageID, "a", hclog.NewNullLogger())
+	d.images.release(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
 	select {
 	case <-removed:
 		t.Error("the image was removed while a container uses it")
 	case <-time.After(50 * time.Millisecond):
 	}
-	d.images.release(testImageID, "b")
+	d.images.release(testImageID, "b", hclog.NewNullLogger())
 	<-removed
 
 	kept := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image": false, "image_delay": "1ms"})})
 	kept.images.addContainer(testImageID, "a")
-	kept.images.release(testImageID, "a")
+	kept.images.release(testImageID, "a", hclog.NewNullLogger())
 	select {
 	case <-removed:
 		t.Error("the image was removed, and gc.image is false")

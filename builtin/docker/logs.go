@@ -271,8 +271,8 @@ func (p *logPump) flush(ctx context.Context, stream int) error {
 	}
 	for {
 		f := p.files[stream]
-		// The end of ctx ends a write to a FIFO that is full. A write to the null device, which has no
-		// deadlines, never blocks.
+		// The end of ctx ends a write to a FIFO that is full. SetWriteDeadline fails for the null device, which has no
+		// deadlines and never blocks, and for a file that is closed.
 		stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Now()) })
 		_, err := f.Write(b.data)
 		stop()

@@ -155,7 +155,7 @@ func importPauseImage(ctx context.Context, engine *client.Client) error {
 			return err
 		}
 	}
-	name, tag, _ := strings.Cut(pauseImage, ":")
+	name, tag, _ := strings.Cut(pauseImage, ":") // the constant has a tag
 	result, err := engine.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
 		client.ImageImportOptions{Tag: tag, Changes: []string{`ENTRYPOINT ["/pause"]`}})
 	if err != nil {

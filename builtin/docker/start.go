@@ -51,7 +51,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	}
 	defer func() {
 		if err != nil {
-			d.images.release(imageID, start.ID)
+			d.images.release(imageID, start.ID, start.Logger())
 		}
 	}()
 	options.Config.Image = imageID

@@ -236,7 +236,7 @@ func (t *task) Destroy(ctx context.Context) error {
 			return err
 		}
 	}
-	t.driver.images.release(t.state.ImageID, t.start.ID)
+	t.driver.images.release(t.state.ImageID, t.start.ID, t.start.Logger())
 	t.driver.reaper.remove(t.start.ID)
 	return nil
 }

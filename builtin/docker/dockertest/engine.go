@@ -194,7 +194,7 @@ func (e *Engine) ContainerNames(t testing.TB) []string {
 	t.Helper()
 	list, err := e.Client.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 	if err != nil {
-		t.Errorf("list the containers: %v", err) // no Fatal: a cleanup goes on
+		t.Errorf("list the containers: %v", err) // not Fatal, because a cleanup calls ContainerNames and must continue
 		return nil
 	}
 	var names []string
