@@ -58,6 +58,7 @@ type Node struct {
 	settingsChanged     chan struct{}     // the channel has a value when the settings have changed
 	stateDamageReported bool              // Run has stored the node event about damage of the state file; used by Run only
 	reportedVolumes     map[string]string // errors of host volumes that were logged, by name; used by Run only
+	paths               *pathChecker      // checks the paths of host volumes
 
 	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
 
@@ -88,6 +89,7 @@ func New(c Config) *Node {
 		settingsChanged: make(chan struct{}, 1),
 		settings:        c.Settings,
 	}
+	n.paths = newPathChecker(n.triggerUpdate)
 	n.readMeta()
 	return n
 }

@@ -2,8 +2,8 @@ package localnode
 
 import (
 	"context"
+	"errors"
 	"maps"
-	"os"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -42,16 +42,26 @@ func (n *Node) VolumesChanged() {
 	n.triggerUpdate()
 }
 
-// checkHostVolumes returns the host volumes whose paths exist. It logs the others, each once.
+// checkHostVolumes returns the host volumes whose paths exist. It logs the others, each once. It waits for pathTimeout at
+// most: a file system that does not answer must not stop the updates of the node. Its answer triggers an update.
 func (n *Node) checkHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()
+	var paths []string
+	for _, v := range all {
+		paths = append(paths, v.Path)
+	}
+	results := n.paths.check(paths)
 	found := make(map[string]*api.HostVolumeInfo, len(all))
 	errs := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
-		if _, err := os.Stat(v.Path); err != nil {
+		if err := results[v.Path]; err != nil {
 			errs[name] = err.Error()
-			if n.reportedVolumes[name] != errs[name] {
+			switch {
+			case n.reportedVolumes[name] == errs[name]:
+			case errors.Is(err, errPathTimeout):
+				n.config.Logger.Warn("host volume is not offered to jobs until its file system answers", "volume", name, "path", v.Path, "error", err)
+			default:
 				n.config.Logger.Warn("host volume is not offered to jobs until its path exists and the configuration is loaded again", "volume", name, "error", err)
 			}
 			continue

@@ -1,0 +1,102 @@
+package localnode
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// pathTimeout is how long a check of paths waits for the kernel. A local disk answers within milliseconds.
+const pathTimeout = time.Second
+
+// errPathTimeout is the result for a path whose check has not ended within pathTimeout.
+var errPathTimeout = fmt.Errorf("its file system has not answered within %v", pathTimeout)
+
+// pathChecker finds out whether paths exist. The system call for a path of a network file system whose server does not
+// answer blocks, and cannot be cancelled, so each runs in a goroutine of its own. There is at most one for each path.
+type pathChecker struct {
+	stat func(path string) (os.FileInfo, error) // os.Stat, which tests replace
+	// onLateAnswer is called after a check that was reported with errPathTimeout has ended. It must not block.
+	onLateAnswer func()
+
+	mu      sync.Mutex
+	pending map[string]*pathCheck
+}
+
+// pathCheck is the check of one path.
+type pathCheck struct {
+	done chan struct{} // closed when err is set
+	err  error
+
+	late bool // check has returned errPathTimeout for the path; guarded by pathChecker.mu
+}
+
+func newPathChecker(onLateAnswer func()) *pathChecker {
+	return &pathChecker{stat: os.Stat, onLateAnswer: onLateAnswer, pending: map[string]*pathCheck{}}
+}
+
+// check returns the reason why each path is not usable, nil for a path that exists. It blocks for pathTimeout at most, and
+// does not wait for a path that was too late before and has not answered since.
+func (c *pathChecker) check(paths []string) map[string]error {
+	checks := make(map[string]*pathCheck, len(paths))
+	var toWait []*pathCheck
+	for _, path := range paths {
+		p, late := c.start(path)
+		checks[path] = p
+		if !late {
+			toWait = append(toWait, p)
+		}
+	}
+	waitAll(toWait, pathTimeout)
+	errs := make(map[string]error, len(checks))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for path, p := range checks {
+		select {
+		case <-p.done:
+			errs[path] = p.err
+		default:
+			p.late = true
+			errs[path] = errPathTimeout
+		}
+	}
+	return errs
+}
+
+// waitAll waits until all checks are done, or the timeout has passed.
+func waitAll(checks []*pathCheck, timeout time.Duration) {
+	expired := time.NewTimer(timeout)
+	defer expired.Stop()
+	for _, p := range checks {
+		select {
+		case <-p.done:
+		case <-expired.C:
+			return
+		}
+	}
+}
+
+// start starts the check of a path unless one is in progress. late reports that it was too late for an earlier call of check.
+func (c *pathChecker) start(path string) (p *pathCheck, late bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pending[path]; p != nil {
+		return p, p.late
+	}
+	p = &pathCheck{done: make(chan struct{})}
+	c.pending[path] = p
+	go func() { // no function waits for this goroutine, because the file system may never answer
+		_, err := c.stat(path)
+		c.mu.Lock()
+		p.err = err
+		close(p.done)
+		delete(c.pending, path)
+		late := p.late
+		c.mu.Unlock()
+		if late {
+			c.onLateAnswer()
+		}
+	}()
+	return p, false
+}
