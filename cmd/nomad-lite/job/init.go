@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -136,17 +135,13 @@ func (o initOptions) readExample(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-func writeExampleJobFile(path, text string, s *cli.Streams) (err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+func writeExampleJobFile(path, text string, s *cli.Streams) error {
+	err := cli.WriteNewFile(path, text, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("Job '%s' already exists\nGive another name: nomad-lite job init FILE", path)
 	}
 	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(text)
-	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("write job file %s: %w", path, err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Example job file written to %s\nRun it: nomad-lite run %s\n", path, path)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -73,20 +72,12 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 }
 
 func (o initOptions) writeExample(name, text string, s *cli.Streams) error {
-	// The user will write secrets into the file.
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	err := cli.WriteNewFile(name, text, 0o600) // the user will write secrets into the file
 	if errors.Is(err, fs.ErrExist) {
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("File %q already exists; name another file as the argument", name)
 	}
-	if err != nil {
-		return err
-	}
-	if _, err := file.WriteString(text); err != nil {
-		file.Close()
-		return err
-	}
-	if err := file.Close(); err != nil || o.quiet {
+	if err != nil || o.quiet {
 		return err
 	}
 	_, err = fmt.Fprintf(s.Out, "Example variable specification written to %s\nEdit it, and write the variable with: nomad-lite var put @%s\n", name, name)

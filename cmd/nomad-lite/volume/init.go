@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -85,19 +84,12 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 }
 
 func writeExample(name, text string, s *cli.Streams) error {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	err := cli.WriteNewFile(name, text, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("File %q already exists; name another file as the argument", name)
 	}
 	if err != nil {
-		return err
-	}
-	if _, err := file.WriteString(text); err != nil {
-		file.Close()
-		return err
-	}
-	if err := file.Close(); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.Out, "Example volume specification written to %s\nEdit it, and create the volume with: nomad-lite volume create %s\n", name, name)
