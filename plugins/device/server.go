@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/devicepb"
 )
 
@@ -26,29 +27,19 @@ func (s *server) Fingerprint(_ *devicepb.FingerprintRequest, stream grpc.ServerS
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case f, ok := <-ch:
-			if !ok {
-				return ctx.Err()
-			}
-			if f.Err != nil {
-				return f.Err
-			}
-			if err := f.Validate(); err != nil {
-				return fmt.Errorf("fingerprint: %w", err)
-			}
-			p, err := fingerprintProto(f)
-			if err != nil {
-				return err
-			}
-			if err := stream.Send(p); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+	return base.Forward(ctx, ch, func(f Fingerprint) error {
+		if f.Err != nil {
+			return f.Err
 		}
-	}
+		if err := f.Validate(); err != nil {
+			return fmt.Errorf("fingerprint: %w", err)
+		}
+		p, err := fingerprintProto(f)
+		if err != nil {
+			return err
+		}
+		return stream.Send(p)
+	})
 }
 
 func (s *server) Reserve(ctx context.Context, req *devicepb.ReserveRequest) (*devicepb.ReserveResponse, error) {
@@ -75,23 +66,13 @@ func (s *server) Stats(req *devicepb.StatsRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case stats, ok := <-ch:
-			if !ok {
-				return ctx.Err()
-			}
-			if stats.Err != nil {
-				return stats.Err
-			}
-			if err := stats.Validate(); err != nil {
-				return fmt.Errorf("stats: %w", err)
-			}
-			if err := stream.Send(statsProto(stats)); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+	return base.Forward(ctx, ch, func(stats Stats) error {
+		if stats.Err != nil {
+			return stats.Err
 		}
-	}
+		if err := stats.Validate(); err != nil {
+			return fmt.Errorf("stats: %w", err)
+		}
+		return stream.Send(statsProto(stats))
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
@@ -56,26 +57,17 @@ func (s *server) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerS
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case f, ok := <-ch:
-			if !ok {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				return ErrChannelClosed
-			}
-			p, err := fingerprintProto(f)
-			if err != nil {
-				return err
-			}
-			if err := stream.Send(p); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+	err = base.Forward(ctx, ch, func(f Fingerprint) error {
+		p, err := fingerprintProto(f)
+		if err != nil {
+			return err
 		}
+		return stream.Send(p)
+	})
+	if err == nil {
+		return ErrChannelClosed
 	}
+	return err
 }
 
 func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
@@ -164,22 +156,12 @@ func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStr
 	if err != nil {
 		return statusError(err)
 	}
-	for {
-		select {
-		case stats, ok := <-ch:
-			if !ok {
-				return ctx.Err()
-			}
-			if err := stats.Validate(); err != nil {
-				return status.Error(codes.InvalidArgument, err.Error())
-			}
-			if err := stream.Send(&driverpb.TaskStatsResponse{Stats: taskStatsProto(req.GetTaskId(), stats)}); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+	return base.Forward(ctx, ch, func(stats *TaskStats) error {
+		if err := stats.Validate(); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
 		}
-	}
+		return stream.Send(&driverpb.TaskStatsResponse{Stats: taskStatsProto(req.GetTaskId(), stats)})
+	})
 }
 
 func (s *server) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
