@@ -241,10 +241,14 @@ func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool)
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
 }
 
+// unsupportedParts returns the parts of a canonical job that a run in the foreground does not support with any drivers.
+func (j *File) unsupportedParts() []model.UnsupportedPart {
+	return model.UnsupportedParts(j.Job, func(string) bool { return true })
+}
+
 // isNeverPlaced reports whether an agent accepts the job and never places it.
 func (j *File) isNeverPlaced() bool {
-	anyDriver := func(string) bool { return true }
-	return slices.ContainsFunc(model.UnsupportedParts(j.Job, anyDriver), func(p model.UnsupportedPart) bool { return p.NeverPlaced })
+	return slices.ContainsFunc(j.unsupportedParts(), func(p model.UnsupportedPart) bool { return p.NeverPlaced })
 }
 
 // isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
@@ -260,7 +264,7 @@ func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
 // WarnAgentOnlyParts reports the parts of a job that only an agent runs.
 func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	var diags hcl.Diagnostics
-	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
+	for _, refusal := range j.unsupportedParts() {
 		if isAgentOnlyPart(refusal) {
 			diags = append(diags, j.newWarning(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason))
 		}
