@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -61,6 +62,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
+	settings.Networks.OtherAddresses = a.host.OtherAddresses()
 	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
@@ -95,7 +97,7 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 		NodeID: nodeID,
 		Env: scheduler.Env{
 			NewID:         uuid.NewString,
-			PortFree:      hostport.Free,
+			PortFree:      a.IsPortFree,
 			PortListeners: hostport.Listeners,
 			RandIntN:      rand.IntN,
 			Now:           time.Now,
@@ -105,6 +107,15 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 		Logger:          a.logger,
 		OnDesiredChange: a.allocSync.AllocsChanged,
 	})
+}
+
+// IsPortFree reports whether a task could listen on a port. Other programs may listen on a port of the default network, on
+// the addresses of other networks.
+func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
+	if address, err := netip.ParseAddr(p.Address); err == nil {
+		return hostport.FreeAt(address, p.Port)
+	}
+	return hostport.Free(p.Port, a.host.OtherAddresses()...)
 }
 
 // bootIDRecordName is the name of the record that has the boot id of the machine during the last agent.

@@ -168,7 +168,7 @@ func (s *simulation) start() {
 		Store:  &killableSchedulerStore{s.store, s, g},
 		NodeID: s.node.ID,
 		Env: scheduler.Env{
-			NewID: s.newID, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+			NewID: s.newID, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		},
 		Logger:          logger,
 		OnDesiredChange: r.AllocsChanged,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
@@ -91,18 +92,34 @@ func (b *hookBuilder) networkHook() hooks.Hook {
 func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
 	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
 	if granted := a.AllocatedResources; granted != nil {
+		named := namedNetworkPorts(granted.Shared.Networks)
 		for _, p := range granted.Shared.Ports {
 			to := p.To
 			if to <= 0 {
 				to = p.Value
 			}
-			request.Ports = append(request.Ports, state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to})
+			port := state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to}
+			if named[p.Label] {
+				port.HostIP = p.HostIP
+			}
+			request.Ports = append(request.Ports, port)
 		}
 	}
 	if model.IsCNI(network.Mode) {
 		request.CNIArgs = newCNIArgs(a, network.CNI, env)
 	}
 	return request
+}
+
+// namedNetworkPorts returns the labels of the ports on host networks other than the default.
+func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
+	named := make(map[string]bool)
+	for _, n := range networks {
+		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			named[port.Label] = port.HostNetwork != "" && port.HostNetwork != model.DefaultHostNetwork
+		}
+	}
+	return named
 }
 
 // newCNIArgs returns the arguments for CNI plugins. Those of the job cannot replace those that identify it.

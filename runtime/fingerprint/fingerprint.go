@@ -2,6 +2,7 @@ package fingerprint
 
 import (
 	"io/fs"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -34,6 +35,8 @@ type Host struct {
 	IP       string // address of the default interface; a loopback address if there is none
 	// NetworkModes are the modes of group networks, besides host and none; Read leaves them out.
 	NetworkModes []string
+	// HostNetworks are the networks that the operator has named, with their addresses; Read leaves them out.
+	HostNetworks map[string]HostNetwork
 	Cores        int // cores that this process can use, with the reserved cores
 	CPUMHz       int // sum over these cores
 	Topology     *base.Topology
@@ -52,6 +55,20 @@ type Host struct {
 
 	// Degradations lists, in one sentence each, what this machine lacks.
 	Degradations []string
+}
+
+// HostNetwork is an address of the machine for ports of one network.
+type HostNetwork struct{ Interface, IP string }
+
+// OtherAddresses returns the addresses of the host networks, except that of the default interface.
+func (h Host) OtherAddresses() []netip.Addr {
+	var addresses []netip.Addr
+	for _, n := range h.HostNetworks {
+		if address, err := netip.ParseAddr(n.IP); err == nil && n.IP != h.IP {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
 }
 
 // Read reads the properties of this machine.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -11,10 +13,33 @@ import (
 )
 
 // Free reports whether a task could listen on the port on all addresses of the machine, with TCP and
-// UDP. It opens and closes both sockets. A port that this process is not permitted to open counts as
-// free, because a driver may have more privileges.
-func Free(port int) bool {
-	address := net.JoinHostPort("", strconv.Itoa(port))
+// UDP, except those on which other programs may listen. It opens and closes both sockets. A port that this process is not
+// permitted to open counts as free, because a driver may have more privileges.
+func Free(port int, except ...netip.Addr) bool {
+	return canListen("", port) || len(except) > 0 && listensOnlyOn(port, except)
+}
+
+// FreeAt is like Free, for one address.
+func FreeAt(address netip.Addr, port int) bool { return canListen(address.String(), port) }
+
+// listensOnlyOn reports whether all sockets that listen on a port have one of the addresses.
+func listensOnlyOn(port int, addresses []netip.Addr) bool {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return false
+	}
+	found, others := false, false
+	eachListener(fs, func(l listener) {
+		if l.port == port {
+			found = true
+			others = others || !slices.Contains(addresses, l.address)
+		}
+	})
+	return found && !others
+}
+
+func canListen(host string, port int) bool {
+	address := net.JoinHostPort(host, strconv.Itoa(port))
 	if l, err := net.Listen("tcp", address); err == nil {
 		l.Close()
 	} else if errors.Is(err, syscall.EADDRINUSE) {
@@ -69,30 +94,41 @@ func Listeners(ports []int) map[int]string {
 // listeningSockets returns the ports by the sockets that listen on them. A socket is the target of a file
 // descriptor, such as "socket:[4711]".
 func listeningSockets(fs procfs.FS, ports []int) map[string]int {
-	wanted := make(map[uint64]bool)
-	for _, port := range ports {
-		wanted[uint64(port)] = true
-	}
 	sockets := make(map[string]int)
-	add := func(port, inode uint64) {
-		if wanted[port] && inode != 0 {
-			sockets[fmt.Sprintf("socket:[%d]", inode)] = int(port)
+	eachListener(fs, func(l listener) {
+		if l.inode != 0 && slices.Contains(ports, l.port) {
+			sockets[fmt.Sprintf("socket:[%d]", l.inode)] = l.port
 		}
+	})
+	return sockets
+}
+
+// listener is a socket that listens on a port.
+type listener struct {
+	address netip.Addr
+	port    int
+	inode   uint64
+}
+
+// eachListener calls f for each socket of TCP and UDP that listens.
+func eachListener(fs procfs.FS, f func(listener)) {
+	add := func(ip net.IP, port, inode uint64) {
+		address, _ := netip.AddrFromSlice(ip) // the size is that of an address
+		f(listener{address.Unmap(), int(port), inode})
 	}
 	//lint:ignore SA1019 the replacement is a netlink library, which reads the same with more code
 	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
 		lines, _ := read() // a machine without IPv6 does not have the file
 		for _, line := range lines {
 			if line.St == tcpListen {
-				add(line.LocalPort, line.Inode)
+				add(line.LocalAddr, line.LocalPort, line.Inode)
 			}
 		}
 	}
 	for _, read := range []func() (procfs.NetUDP, error){fs.NetUDP, fs.NetUDP6} {
 		lines, _ := read()
 		for _, line := range lines {
-			add(line.LocalPort, line.Inode)
+			add(line.LocalAddr, line.LocalPort, line.Inode)
 		}
 	}
-	return sockets
 }

@@ -2,7 +2,9 @@ package hostport
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -28,6 +30,46 @@ func TestFree(t *testing.T) {
 	defer udp.Close()
 	if port := udp.LocalAddr().(*net.UDPAddr).Port; Free(port) {
 		t.Errorf("UDP port %d is free while this test listens on it", port)
+	}
+}
+
+// A program that listens on one address leaves the port of the other addresses free.
+func TestFreeOnOtherAddresses(t *testing.T) {
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	for _, listen := range []func(string) (io.Closer, int, error){
+		func(address string) (io.Closer, int, error) {
+			l, err := net.Listen("tcp4", address+":0")
+			if err != nil {
+				return nil, 0, err
+			}
+			return l, l.Addr().(*net.TCPAddr).Port, nil
+		},
+		func(address string) (io.Closer, int, error) {
+			l, err := net.ListenPacket("udp4", address+":0")
+			if err != nil {
+				return nil, 0, err
+			}
+			return l, l.LocalAddr().(*net.UDPAddr).Port, nil
+		},
+	} {
+		l, port, err := listen("127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if Free(port) || FreeAt(one, port) || Free(port, two) {
+			t.Error("the port is free on the address on which this test listens")
+		}
+		if !FreeAt(two, port) || !Free(port, one, two) {
+			t.Error("the port is not free on the other addresses")
+		}
+		l.Close()
+		if l, port, err = listen(""); err != nil {
+			t.Fatal(err)
+		}
+		if Free(port, one) || FreeAt(two, port) {
+			t.Error("the port is free while this test listens on all addresses")
+		}
+		l.Close()
 	}
 }
 

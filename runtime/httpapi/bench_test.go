@@ -35,7 +35,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 	var testScheduler *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
 		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
-			NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+			NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}})
 		c.Scheduler, c.NodeID, c.JobParser = testScheduler, node.ID, inProcessParser{}
 	})

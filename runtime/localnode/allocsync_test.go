@@ -66,7 +66,7 @@ func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flaky
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:           f,
-		Env:             scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
+		Env:             scheduler.Env{NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
 		NodeID:          nodeID,
 		Logger:          hclog.NewNullLogger(),
 		OnDesiredChange: r.AllocsChanged,

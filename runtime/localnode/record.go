@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/devices"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -55,7 +56,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		Status:       api.NodeStatusReady,
 		Drivers:      make(map[string]*api.DriverInfo, len(drivers)),
 		HostVolumes:  volumes,
-		HostNetworks: map[string]*api.HostNetworkInfo{},
+		HostNetworks: hostNetworkInfos(c.Networks.HostNetworks),
 
 		SchedulingEligibility: api.NodeSchedulingEligible,
 	}
@@ -79,6 +80,10 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}
+	for _, name := range slices.Sorted(maps.Keys(host.HostNetworks)) {
+		n := host.HostNetworks[name]
+		record.NodeResources.Networks = append(record.NodeResources.Networks, &api.NetworkResource{Mode: "host", Device: n.Interface, IP: n.IP})
+	}
 	for _, mode := range host.NetworkModes {
 		record.NodeResources.Networks = append(record.NodeResources.Networks, &api.NetworkResource{Mode: mode})
 	}
@@ -96,6 +101,18 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		record.CreateIndex, record.ModifyIndex = old.CreateIndex, old.ModifyIndex
 	}
 	return record
+}
+
+func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.HostNetworkInfo {
+	infos := make(map[string]*api.HostNetworkInfo, len(networks))
+	for name, n := range networks {
+		info := &api.HostNetworkInfo{Name: name, Interface: n.Interface, ReservedPorts: n.ReservedPorts}
+		if n.CIDR.IsValid() {
+			info.CIDR = n.CIDR.String()
+		}
+		infos[name] = info
+	}
+	return infos
 }
 
 // opNodeEvent is the operation name, for the event stream, of a change that adds

@@ -64,12 +64,19 @@ func (s Settings) WithDefaults(hostname string) Settings {
 	return s
 }
 
-// FingerprintNetworks adds the network modes of the machine to its properties.
+// FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to its properties.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
-	if err != nil {
-		logger.Info("degraded", "reason", err.Error())
-		host.Degradations = append(host.Degradations, err.Error())
+	addresses, addressErr := s.Networks.HostAddresses()
+	for _, err := range []error{err, addressErr} {
+		if err != nil {
+			logger.Info("degraded", "reason", err.Error())
+			host.Degradations = append(host.Degradations, err.Error())
+		}
+	}
+	host.HostNetworks = make(map[string]fingerprint.HostNetwork, len(addresses))
+	for name, a := range addresses {
+		host.HostNetworks[name] = fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}
 	}
 	host.NetworkModes = capabilities.Modes
 	maps.Copy(host.Attributes, capabilities.Attributes)

@@ -164,7 +164,7 @@ func canonicalizePorts(networks []*api.NetworkResource) {
 		for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
 			for i := range ports {
 				if ports[i].HostNetwork == "" {
-					ports[i].HostNetwork = "default"
+					ports[i].HostNetwork = DefaultHostNetwork
 				}
 			}
 		}

@@ -10,6 +10,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
+// DefaultHostNetwork is the host network of ports that name none: the address of the node.
+const DefaultHostNetwork = "default"
+
 const (
 	maxPort     = 65535
 	maxHostname = 254

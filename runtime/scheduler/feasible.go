@@ -57,6 +57,9 @@ func checkFeasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCou
 	if err := checkNetworkMode(g, node); err != nil {
 		errs = append(errs, &filteredError{"missing network", err})
 	}
+	if missing := checkHostNetworks(g, node); missing != nil {
+		errs = append(errs, &filteredError{missing.metric(), missing})
+	}
 	check := func(path []string, constraints []*api.Constraint, count int) {
 		for _, u := range unmetConstraints(path, constraints, node, count) {
 			errs = append(errs, &filteredError{u.text, u.Err})
@@ -106,6 +109,9 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 		path := []string{"group", *g.Name}
 		if err := checkNetworkMode(g, node); err != nil {
 			all = append(all, UnmetConstraint{Path: append(slices.Clip(path), "network", "0", "mode"), Err: err, text: "missing network"})
+		}
+		if missing := checkHostNetworks(g, node); missing != nil {
+			all = append(all, UnmetConstraint{Path: append(slices.Clip(path), "network", "0"), Err: missing, text: missing.metric()})
 		}
 		all = append(all, unmetVolumes(path, job, g, &node)...)
 		all = append(all, unmetConstraints(path, g.Constraints, node, *g.Count)...)

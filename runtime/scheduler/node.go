@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -37,8 +38,36 @@ func NodeOf(n *api.Node) Node {
 		for _, n := range r.Networks {
 			node.NetworkModes = append(node.NetworkModes, n.Mode)
 		}
+		node.HostNetworks = hostNetworks(n.HostNetworks, r.Networks)
 	}
 	return node
+}
+
+// hostNetworks returns the host networks of a node that have an address.
+func hostNetworks(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]HostNetwork {
+	networks := make(map[string]HostNetwork, len(infos))
+	for name, info := range infos {
+		for _, a := range addresses {
+			if selectsAddress(info, a) {
+				reserved, _ := ParsePorts(info.ReservedPorts) // errors in the list were reported when the node was configured
+				networks[name] = HostNetwork{a.IP, reserved}
+				break
+			}
+		}
+	}
+	return networks
+}
+
+func selectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
+	address, err := netip.ParseAddr(a.IP)
+	if err != nil || a.Mode != "host" || info.Interface != "" && info.Interface != a.Device {
+		return false
+	}
+	if info.CIDR == "" {
+		return true
+	}
+	prefix, err := netip.ParsePrefix(info.CIDR)
+	return err == nil && prefix.Contains(address)
 }
 
 // ParsePorts parses a list like "22,80,8000-8010". It returns the ports that are valid even with an error.

@@ -21,11 +21,12 @@ type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
 	coreMHz                       float64 // CPU of one core
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
-	portHolders                   holders[int]
+	portHolders                   holders[HostPort]
 	deviceHolders                 holders[deviceInstance]
 	volumeWriters                 holders[volumeUse]
 	nodeFacts                     *model.NodeFacts // names the volumes of allocations
-	reservedPorts                 map[int]bool
+	nodeIP                        string
+	reservedPorts                 map[HostPort]bool // those of the default network are reserved in all
 }
 
 // holders has the slots that hold each host port, each instance of a device, or each volume.
@@ -46,7 +47,7 @@ type allocNameReservations struct {
 type allocReservation struct {
 	id       string
 	demand   resourceAmounts
-	ports    []int
+	ports    []HostPort
 	devices  []deviceInstance
 	volumes  []volumeUse // host volumes that the allocation can write to
 	terminal bool        // the allocation is terminal, and its runner has not ended
@@ -74,14 +75,20 @@ func NewNodeUsage(node Node) *NodeUsage {
 		totalResources:          nodeCapacity(node),
 		coreMHz:                 coreMHz(node),
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
-		portHolders:             holders[int]{},
+		portHolders:             holders[HostPort]{},
 		deviceHolders:           holders[deviceInstance]{},
 		volumeWriters:           holders[volumeUse]{},
 		nodeFacts:               &node.NodeFacts,
-		reservedPorts:           make(map[int]bool, len(node.ReservedPorts)),
+		reservedPorts:           make(map[HostPort]bool, len(node.ReservedPorts)),
+		nodeIP:                  node.IP,
 	}
 	for _, port := range node.ReservedPorts {
-		r.reservedPorts[port] = true
+		r.reservedPorts[HostPort{Port: port}] = true
+	}
+	for _, n := range node.HostNetworks {
+		for _, port := range n.ReservedPorts {
+			r.reservedPorts[newHostPort(n.Address, port, node.IP)] = true
+		}
 	}
 	return r
 }
@@ -160,7 +167,7 @@ func (m holders[K]) find(key allocNameKey, item K, itemsOf func(*allocReservatio
 	return nil, own
 }
 
-func portsOf(h *allocReservation) []int              { return h.ports }
+func portsOf(h *allocReservation) []HostPort         { return h.ports }
 func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
 func volumesOf(h *allocReservation) []volumeUse      { return h.volumes }
 
@@ -170,7 +177,7 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 		id:          a.ID,
 		terminal:    model.AllocTerminal(a),
 		started:     hasStarted(a),
-		ports:       allocatedPorts(a),
+		ports:       r.allocatedPorts(a),
 		devices:     allocatedDevices(a),
 		placedIndex: a.CreateIndex,
 		previousID:  a.PreviousAllocation,
@@ -186,7 +193,7 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 
 // PutStoppingAlloc records that an allocation is being stopped.
 func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
-	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: r.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
 func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
@@ -276,29 +283,52 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 }
 
 // isPortTaken reports whether a port is reserved or held by any slot.
-func (r *NodeUsage) isPortTaken(port int) bool {
-	return r.reservedPorts[port] || len(r.portHolders[port]) > 0
+func (r *NodeUsage) isPortTaken(port HostPort) bool {
+	return r.isPortReserved(port) || len(r.portHolders[port]) > 0
+}
+
+func (r *NodeUsage) isPortReserved(port HostPort) bool {
+	return r.reservedPorts[port] || r.reservedPorts[HostPort{Port: port.Port}]
 }
 
 func hasStarted(a *api.Allocation) bool {
 	return a.ClientStatus != api.AllocClientStatusPending || len(a.TaskStates) > 0
 }
 
+// newHostPort returns a port on an address. The address of the node is that of the default network.
+func newHostPort(address string, port int, nodeIP string) HostPort {
+	if address == nodeIP {
+		address = ""
+	}
+	return HostPort{address, port}
+}
+
 // allocatedPorts returns the host ports that an allocation holds exclusively.
-func allocatedPorts(a *api.Allocation) []int {
+func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	if a.AllocatedResources == nil {
 		return nil
 	}
-	var ports []int
+	addresses := make(map[string]string, len(a.AllocatedResources.Shared.Ports)) // by label
+	for _, m := range a.AllocatedResources.Shared.Ports {
+		addresses[m.Label] = m.HostIP
+	}
+	var ports []HostPort
+	add := func(port api.Port) {
+		held := HostPort{Port: port.Value}
+		if !isDefaultNetwork(port) {
+			held = newHostPort(addresses[port.Label], port.Value, r.nodeIP)
+		}
+		ports = append(ports, held)
+	}
 	note := func(networks []*api.NetworkResource) {
 		for _, n := range networks {
 			for _, port := range n.ReservedPorts {
 				if !port.IgnoreCollision {
-					ports = append(ports, port.Value)
+					add(port)
 				}
 			}
 			for _, port := range n.DynamicPorts {
-				ports = append(ports, port.Value)
+				add(port)
 			}
 		}
 	}

@@ -17,6 +17,9 @@ type Node struct {
 	// IP is the address for port mappings.
 	IP string
 
+	// HostNetworks are the networks that ports can name besides default.
+	HostNetworks map[string]HostNetwork
+
 	// Drivers has the detected and healthy drivers. Nil means that drivers are not
 	// checked.
 	Drivers map[string]bool
@@ -41,6 +44,18 @@ type Node struct {
 	MinDynamicPort, MaxDynamicPort int
 }
 
+// HostNetwork is a network of a node.
+type HostNetwork struct {
+	Address       string // for port mappings
+	ReservedPorts []int
+}
+
+// HostPort is a port of the node, on the address of a host network.
+type HostPort struct {
+	Address string // empty for the default network
+	Port    int
+}
+
 // Env provides ids, ports, random numbers and clocks. PortListeners and Uptime may be nil; all
 // other functions must be set. The scheduler calls them concurrently, and calls NewID, PortFree
 // and PortListeners only outside of transactions. The other functions must not block.
@@ -48,7 +63,7 @@ type Env struct {
 	// NewID returns a new UUID.
 	NewID func() string
 	// PortFree reports whether a task could listen on the port.
-	PortFree func(port int) bool
+	PortFree func(HostPort) bool
 	// PortListeners describes the processes that listen on ports, for messages. It may leave out
 	// ports.
 	PortListeners func(ports []int) map[int]string
@@ -131,7 +146,7 @@ type allocPlacer struct {
 
 	// The next fields describe the allocation that is being placed.
 	allocNameKey allocNameKey
-	chosenPorts  map[int]bool
+	chosenPorts  map[HostPort]bool
 }
 
 func newAllocPlacer(job *api.Job, node Node, host Env, room *NodeUsage) *allocPlacer {

@@ -47,7 +47,7 @@ func testEnv(inUse ...int) Env {
 	ids := 0
 	return Env{
 		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
-		PortFree: func(port int) bool { return !slices.Contains(inUse, port) },
+		PortFree: func(port HostPort) bool { return !slices.Contains(inUse, port.Port) },
 		RandIntN: func(int) int { return 0 },
 		Now:      func() time.Time { return time.Unix(1, 0) },
 	}
@@ -172,7 +172,10 @@ func TestPlaceRefuses(t *testing.T) {
 			`group "g": task "t": port "web": reserved port collision web=80: a process listens there. Stop it, or leave out static`},
 		{"a network of the host that is not there", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "zz"}}}}
-		}, `group "g": port "a": missing host network "zz": there is only the network "default"`},
+		}, `group "g": missing host network "zz" for port "a": add a block host_network "zz" to the block client of the agent's configuration whose address the machine has, or leave out host_network`},
+		{"a network of the host in the network of a task", func(f *jobFixture) {
+			f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "zz"}}}}}
+		}, `group "g": task "t": port "a": host_network = "zz" works in the network block of the group only: write the port there`},
 		{"ports of the second network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, static(80)} }, ""},
 
 		{"all the memory", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMB: new(1000)} }, ""},
@@ -236,7 +239,7 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	asked := 0
-	host.PortFree = func(int) bool { asked++; return false }
+	host.PortFree = func(HostPort) bool { asked++; return false }
 	_, err = Place(newJobFixture(port).job, testNode(), host)
 	if err == nil || !strings.Contains(err.Error(), "no port between 20000 and 32000 is free") {
 		t.Errorf("error %v", err)
@@ -247,7 +250,7 @@ func TestDynamicPortSearch(t *testing.T) {
 
 	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
 	p := newAllocPlacer(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
-	p.chosenPorts = make(map[int]bool)
+	p.chosenPorts = make(map[HostPort]bool)
 	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
 		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)
 	}

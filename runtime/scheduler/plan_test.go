@@ -449,7 +449,7 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.input.NodeUsage.Put(first)
 
-	p.input.Env.PortFree = func(int) bool { return false } // the allocation that is replaced listens on the port
+	p.input.Env.PortFree = func(HostPort) bool { return false } // the allocation that is replaced listens on the port
 	p.input.Allocs = []*api.Allocation{first}
 	p.setNextVersion(func(f *jobFixture) {
 		f.group.Count = new(1)

@@ -2,10 +2,13 @@ package scheduler
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // The default range of dynamic ports, inclusive.
@@ -71,10 +74,10 @@ func (p *allocPlacer) assignNetwork(n *api.NetworkResource) (*api.NetworkResourc
 }
 
 func (p *allocPlacer) takeStaticPort(port api.Port) error {
-	if err := checkHostNetwork(port); err != nil {
-		return err
-	}
+	wanted, err := p.hostPort(port, port.Value)
 	switch {
+	case err != nil:
+		return err
 	case port.Value < 1 || port.Value > maxPort:
 		return fmt.Errorf("%d is not between 1 and %d", port.Value, maxPort)
 	case port.IgnoreCollision:
@@ -84,18 +87,18 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	by, own := p.nodeUsage.portHolders.find(p.allocNameKey, port.Value, portsOf)
+	by, own := p.nodeUsage.portHolders.find(p.allocNameKey, wanted, portsOf)
 	switch {
-	case by != nil && by.key.job == p.allocNameKey.job && by.key.namespace == p.allocNameKey.namespace, p.chosenPorts[port.Value]:
+	case by != nil && by.key.job == p.allocNameKey.job && by.key.namespace == p.allocNameKey.namespace, p.chosenPorts[wanted]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
 	case by != nil:
 		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, by.key.name, by.key.job)
-	case p.nodeUsage.reservedPorts[port.Value]:
+	case p.nodeUsage.isPortReserved(wanted):
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
-	case !own && !p.env.PortFree(port.Value):
+	case !own && !p.env.PortFree(wanted):
 		return collision("reserved port collision %s=%d: %s listens there. Stop it, or leave out static", port.Label, port.Value, p.env.describePortListener(port.Value))
 	}
-	p.chosenPorts[port.Value] = true
+	p.chosenPorts[wanted] = true
 	return nil
 }
 
@@ -108,34 +111,83 @@ func (e *Env) describePortListener(port int) string {
 }
 
 func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
-	if err := checkHostNetwork(port); err != nil {
+	wanted, err := p.hostPort(port, 0)
+	if err != nil {
 		return 0, err
 	}
 	first, n := dynamicPorts(p.node)
 	start := p.env.RandIntN(n)
 	for i := range n {
 		number := first + (start+i)%n
-		if p.chosenPorts[number] || p.staticPorts[number] || p.nodeUsage.isPortTaken(number) || !p.env.PortFree(number) {
+		wanted.Port = number
+		if p.chosenPorts[wanted] || p.staticPorts[number] || p.nodeUsage.isPortTaken(wanted) || !p.env.PortFree(wanted) {
 			continue
 		}
-		p.chosenPorts[number] = true
+		p.chosenPorts[wanted] = true
 		return number, nil
 	}
 	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
-func checkHostNetwork(port api.Port) error {
-	if port.HostNetwork != "default" {
-		return fmt.Errorf("missing host network %q: there is only the network %q", port.HostNetwork, "default")
+// hostPort returns a port on the host network of a port of a job.
+func (p *allocPlacer) hostPort(port api.Port, number int) (HostPort, error) {
+	if isDefaultNetwork(port) {
+		return HostPort{Port: number}, nil
+	}
+	address, err := hostNetworkAddress(port, p.node)
+	return newHostPort(address, number, p.node.IP), err
+}
+
+func isDefaultNetwork(port api.Port) bool {
+	return port.HostNetwork == "" || port.HostNetwork == model.DefaultHostNetwork
+}
+
+// hostNetworkAddress returns the address of the host network of a port.
+func hostNetworkAddress(port api.Port, node Node) (string, error) {
+	if isDefaultNetwork(port) {
+		return node.IP, nil
+	}
+	n, ok := node.HostNetworks[port.HostNetwork]
+	if !ok {
+		return "", &missingHostNetworkError{port.HostNetwork, port.Label}
+	}
+	return n.Address, nil
+}
+
+// missingHostNetworkError means that the node does not have the host network of a port. Its text is that of Nomad's
+// placement metrics, with a remedy.
+type missingHostNetworkError struct{ network, label string }
+
+func (e *missingHostNetworkError) metric() string {
+	return fmt.Sprintf("missing host network %q for port %q", e.network, e.label)
+}
+
+func (e *missingHostNetworkError) Error() string {
+	return fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", e.metric(), e.network)
+}
+
+// checkHostNetworks returns an error if the node does not have the host network of a port of the group.
+func checkHostNetworks(g *api.TaskGroup, node Node) *missingHostNetworkError {
+	for _, n := range g.Networks {
+		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			missing := new(missingHostNetworkError)
+			if _, err := hostNetworkAddress(port, node); errors.As(err, &missing) {
+				return missing
+			}
+		}
 	}
 	return nil
 }
 
 // portMappings returns the ports of a network in the form in which tasks see them.
-func portMappings(n *api.NetworkResource) []api.PortMapping {
+func portMappings(n *api.NetworkResource, node Node) ([]api.PortMapping, error) {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-		all = append(all, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: n.IP})
+		address, err := hostNetworkAddress(port, node)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: address})
 	}
-	return all
+	return all, nil
 }

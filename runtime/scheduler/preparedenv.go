@@ -22,19 +22,19 @@ import (
 type preparedEnv struct {
 	s *Scheduler
 
-	checkedPorts     map[int]bool   // results of Env.PortFree
-	portListeners    map[int]string // results of Env.PortListeners
-	foundPorts       map[int]bool   // free ports that were found for different searches
-	portSearchStarts []int          // offsets at which the searches for dynamic ports start, in the order of the searches
+	checkedPorts     map[HostPort]bool // results of Env.PortFree
+	portListeners    map[int]string    // results of Env.PortListeners
+	foundPorts       map[HostPort]bool // free ports that were found for different searches
+	portSearchStarts []int             // offsets at which the searches for dynamic ports start, in the order of the searches
 
-	missingIDs   int   // ids that the next attempt needs beyond minPreparedIDs
-	missingPorts []int // static ports that the next attempt needs
+	missingIDs   int        // ids that the next attempt needs beyond minPreparedIDs
+	missingPorts []HostPort // static ports that the next attempt needs
 
 	// The next fields belong to the current attempt of the change.
-	portSearches   int   // number of searches for dynamic ports in this attempt
-	usedIDs        int   // number of ids and placeholders that newID has returned in this attempt
-	placeholderIDs int   // number of placeholders that newID has returned in this attempt
-	uncheckedPorts []int // ports for which portFree was called and had no prepared result
+	portSearches   int        // number of searches for dynamic ports in this attempt
+	usedIDs        int        // number of ids and placeholders that newID has returned in this attempt
+	placeholderIDs int        // number of placeholders that newID has returned in this attempt
+	uncheckedPorts []HostPort // ports for which portFree was called and had no prepared result
 }
 
 // errPreparedEnvTooSmall means that a change needed more ids or ports than were prepared.
@@ -44,7 +44,7 @@ var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
-	return &preparedEnv{s: s, checkedPorts: make(map[int]bool), portListeners: make(map[int]string), foundPorts: make(map[int]bool)}
+	return &preparedEnv{s: s, checkedPorts: make(map[HostPort]bool), portListeners: make(map[int]string), foundPorts: make(map[HostPort]bool)}
 }
 
 // expectPlacementsOfJob announces a plan for a new job, or for a new version of the stored job old.
@@ -139,8 +139,8 @@ func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	}
 	for _, network := range networksOf(g) {
 		for _, port := range network.ReservedPorts {
-			if !port.IgnoreCollision {
-				s.missingPorts = append(s.missingPorts, port.Value)
+			if !port.IgnoreCollision && isDefaultNetwork(port) {
+				s.missingPorts = append(s.missingPorts, HostPort{Port: port.Value})
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func (s *preparedEnv) prepareListeners() {
 	var occupiedPorts []int
 	for _, port := range slices.Concat(s.missingPorts, s.uncheckedPorts) {
 		if !s.checkPort(port) {
-			occupiedPorts = append(occupiedPorts, port)
+			occupiedPorts = append(occupiedPorts, port.Port)
 		}
 	}
 	if find := s.s.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
@@ -187,22 +187,22 @@ func (s *preparedEnv) prepareDynamicPorts() {
 	for found := true; found && len(s.portSearchStarts) < s.portSearches; {
 		start := s.s.env.RandIntN(n)
 		s.portSearchStarts = append(s.portSearchStarts, start)
-		found = s.findFreePort(first, n, start)
+		found = s.findFreePort("", first, n, start)
 	}
 	for _, port := range s.uncheckedPorts {
 		if s.checkPort(port) {
 			s.foundPorts[port] = true
-		} else if first <= port && port < first+n {
-			s.findFreePort(first, n, port-first)
+		} else if first <= port.Port && port.Port < first+n {
+			s.findFreePort(port.Address, first, n, port.Port-first)
 		}
 	}
 }
 
 // findFreePort searches for a port that is free, that no allocation holds, and that no other search has found. It
-// checks the n ports from first on, beginning with the one at the offset start.
-func (s *preparedEnv) findFreePort(first, n, start int) (found bool) {
+// checks the n ports of an address from first on, beginning with the one at the offset start.
+func (s *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
 	for i := range n {
-		port := first + (start+i)%n
+		port := HostPort{address, first + (start+i)%n}
 		if !s.foundPorts[port] && !s.s.isPortHeld(port) && s.checkPort(port) {
 			s.foundPorts[port] = true
 			return true
@@ -212,7 +212,7 @@ func (s *preparedEnv) findFreePort(first, n, start int) (found bool) {
 }
 
 // checkPort returns the result of Env.PortFree, which it calls only once for each port.
-func (s *preparedEnv) checkPort(port int) (free bool) {
+func (s *preparedEnv) checkPort(port HostPort) (free bool) {
 	free, known := s.checkedPorts[port]
 	if !known {
 		free = s.s.env.PortFree(port)
@@ -222,7 +222,7 @@ func (s *preparedEnv) checkPort(port int) (free bool) {
 }
 
 // isPortHeld reports whether an allocation holds a port, according to the usage that is known outside of transactions.
-func (s *Scheduler) isPortHeld(port int) bool {
+func (s *Scheduler) isPortHeld(port HostPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nodeUsage != nil && s.nodeUsage.isPortTaken(port)
@@ -259,7 +259,7 @@ func (s *preparedEnv) pickPortSearchStart(n int) int {
 }
 
 // portFree returns the prepared result of Env.PortFree, or true if there is none.
-func (s *preparedEnv) portFree(port int) bool {
+func (s *preparedEnv) portFree(port HostPort) bool {
 	free, known := s.checkedPorts[port]
 	if !known {
 		s.uncheckedPorts = append(s.uncheckedPorts, port)

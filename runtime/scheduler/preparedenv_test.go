@@ -84,7 +84,11 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 			}
 			newID, checks := host.NewID, 0
 			host.NewID = func() string { outside("an id is made"); return newID() }
-			host.PortFree = func(port int) bool { outside("a port is checked"); checks++; return !test.inUse(port) }
+			host.PortFree = func(port scheduler.HostPort) bool {
+				outside("a port is checked")
+				checks++
+				return !test.inUse(port.Port)
+			}
 			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: host, Logger: hclog.NewNullLogger()})
 			job := serviceJob(test.job)
 			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}

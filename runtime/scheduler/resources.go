@@ -2,13 +2,14 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 )
 
 // assignResources returns the resources that an allocation of the group gets.
 func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
-	p.chosenPorts = map[int]bool{}
+	p.chosenPorts = map[HostPort]bool{}
 	granted := &api.AllocatedResources{
 		Tasks:  make(map[string]*api.AllocatedTaskResources, len(g.Tasks)),
 		Shared: api.AllocatedSharedResources{DiskMB: int64(*g.EphemeralDisk.SizeMB)},
@@ -19,7 +20,9 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 			return nil, err
 		}
 		granted.Shared.Networks = []*api.NetworkResource{n}
-		granted.Shared.Ports = portMappings(n)
+		if granted.Shared.Ports, err = portMappings(n, p.node); err != nil {
+			return nil, err
+		}
 	}
 	devices, err := p.assignDevices(g)
 	if err != nil {
@@ -34,6 +37,9 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 			task.Memory.MemoryMaxMB = int64(deref(t.Resources.MemoryMaxMB))
 		}
 		for _, n := range t.Resources.Networks {
+			if err := checkTaskNetwork(n); err != nil {
+				return nil, fmt.Errorf("task %q: %w", t.Name, err)
+			}
 			n, err := p.assignNetwork(n)
 			if err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
@@ -48,6 +54,16 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 		granted.Tasks[t.Name] = task
 	}
 	return granted, nil
+}
+
+// checkTaskNetwork returns an error if a port of a task's own network, whose ports have one address, names a host network.
+func checkTaskNetwork(n *api.NetworkResource) error {
+	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+		if !isDefaultNetwork(port) {
+			return fmt.Errorf("port %q: host_network = %q works in the network block of the group only: write the port there", port.Label, port.HostNetwork)
+		}
+	}
+	return nil
 }
 
 // legacyResources converts resources to Nomad's older form, which clients still read: the sum, and the resources of

@@ -34,7 +34,7 @@ func newTestEnv() scheduler.Env {
 	var ids atomic.Uint32
 	return scheduler.Env{
 		NewID:    func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
-		PortFree: func(int) bool { return true },
+		PortFree: func(scheduler.HostPort) bool { return true },
 		RandIntN: func(int) int { return 0 },
 		Now:      time.Now,
 	}

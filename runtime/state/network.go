@@ -29,7 +29,9 @@ type AllocNetwork struct {
 
 // NetworkPort is a port of the machine that is forwarded to a network.
 type NetworkPort struct {
-	Label    string
+	Label string
+	// HostIP is the only address of the machine on which the port is forwarded; empty means all addresses.
+	HostIP   string
 	HostPort int
 	To       int
 }

@@ -82,7 +82,7 @@ func (j *File) CheckAgentAnswer(s *cli.Streams, a *AgentAnswer, valid bool) (boo
 		return good, nil
 	}
 	heading := fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
-	fits, err := j.checkPlacement(s, heading, NewSchedulerNode(a.node), func(int) bool { return true })
+	fits, err := j.checkPlacement(s, heading, NewSchedulerNode(a.node), func(scheduler.HostPort) bool { return true })
 	return good && fits, err
 }
 

@@ -54,7 +54,7 @@ func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugi
 		}
 		// All ports count as free, because the job itself can be running and use them.
 		fits := false
-		fits, err = j.CheckCapacity(s, a, func(int) bool { return true })
+		fits, err = j.CheckCapacity(s, a, func(scheduler.HostPort) bool { return true })
 		good = good && fits
 	})
 	return good, errors.Join(err, asked)
@@ -174,14 +174,17 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 
 // CheckCapacity prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
-func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
-	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups()), HostVolumes: a.Node().HostVolumes(), NetworkModes: append([]string{}, a.Host().NetworkModes...)}
+func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
+	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups()), HostVolumes: a.Node().HostVolumes(), NetworkModes: append([]string{}, a.Host().NetworkModes...), HostNetworks: make(map[string]scheduler.HostNetwork)}
+	for name, n := range a.Host().HostNetworks {
+		node.HostNetworks[name] = scheduler.HostNetwork{Address: n.IP}
+	}
 	return j.checkPlacement(s, fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID), node, portFree)
 }
 
 // checkPlacement prints under a heading which parts of a valid canonical job do not fit on a node
 // without allocations. It returns true if the job fits.
-func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Node, portFree func(int) bool) (bool, error) {
+func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Node, portFree func(scheduler.HostPort) bool) (bool, error) {
 	if j.isNeverPlaced() {
 		return true, nil // CheckSupported has printed the reason
 	}

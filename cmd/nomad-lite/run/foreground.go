@@ -24,7 +24,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -169,7 +168,7 @@ func (r *foregroundRun) checkCapacity() error {
 		checks = append(slices.Clip(checks), combineJobs(r.files))
 	}
 	for _, f := range checks {
-		if fits, err := f.CheckCapacity(r.streams, r.agent, hostport.Free); err != nil || !fits {
+		if fits, err := f.CheckCapacity(r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
 			return errors.Join(errNotStarted, err)
 		}
 	}

@@ -201,7 +201,7 @@ func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file 
 		return err
 	}
 	// All ports count as free, because the tasks of this run can use them.
-	if fits, err := file.CheckCapacity(s, r.agent, func(int) bool { return true }); err != nil || !fits {
+	if fits, err := file.CheckCapacity(s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
 		return errors.Join(errNotStarted, err)
 	}
 	return nil

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 )
 
-// runNetPeer is a server and a client for tests of networks: `net-peer serve PORT NAME` answers each line
-// with its name and the address of the client, `net-peer ask ADDRESS` prints an answer.
+// runNetPeer is a server and a client for tests of networks: `net-peer serve PORT NAME`, or ADDRESS:PORT in place of
+// PORT, answers each line with its name and the address of the client, `net-peer ask ADDRESS` prints an answer.
 func runNetPeer() {
 	if err := netPeer(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -32,7 +33,11 @@ func netPeer(mode string, args []string) error {
 		fmt.Print(answer)
 		return err
 	}
-	l, err := net.Listen("tcp", ":"+args[0])
+	address := args[0]
+	if !strings.Contains(address, ":") {
+		address = ":" + address
+	}
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}

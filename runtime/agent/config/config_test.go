@@ -376,13 +376,13 @@ func TestNetworkSettings(t *testing.T) {
 		networks string // bridge and CNI configuration
 		summary  string
 	}{
-		"": {"{{nomad 172.26.64.0/20 invalid Prefix false} {[/opt/cni/bin] /opt/cni/config} }", ""},
+		"": {"{nomad 172.26.64.0/20 invalid Prefix false []} {[/opt/cni/bin] /opt/cni/config}", ""},
 		`bridge_network_name = "br1"
 			bridge_network_subnet = "10.9.0.0/16"
 			bridge_network_subnet_ipv6 = "fd00::/64"
 			bridge_network_hairpin_mode = false
 			cni_path = "/a:/b"
-			cni_config_dir = "/c"`: {"{{br1 10.9.0.0/16 fd00::/64 true} {[/a /b] /c} }", ""},
+			cni_config_dir = "/c"`: {"{br1 10.9.0.0/16 fd00::/64 true []} {[/a /b] /c}", ""},
 		`bridge_network_subnet = "10.9.0.0"`:    {"", `bridge_network_subnet: "10.9.0.0" is not a network such as 172.26.64.0/20`},
 		`bridge_network_subnet = "10.9.0.0/31"`: {"", `bridge_network_subnet "10.9.0.0/31" is not an IPv4 network with at least 4 addresses, such as 172.26.64.0/20`},
 		`bridge_network_name = "a/b"`:           {"", `bridge_network_name "a/b" is not the name of a network interface`},
@@ -399,7 +399,8 @@ func TestNetworkSettings(t *testing.T) {
 			}
 			continue
 		}
-		if got := fmt.Sprint(c.Node.Networks.WithDefaults()); len(diags) > 0 || got != want.networks {
+		networks := c.Node.Networks.WithDefaults()
+		if got := fmt.Sprint(networks.Bridge, networks.CNI); len(diags) > 0 || got != want.networks {
 			t.Errorf("%s: %s, %v, want %s", text, got, diagnosticLines(diags), want.networks)
 		}
 	}

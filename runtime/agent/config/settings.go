@@ -437,7 +437,7 @@ var clientSettings = map[string]setting{
 	"disable_remote_exec":             {ignoredReason: notImplementedReason},
 	"fingerprint":                     {ignoredReason: notNeededReason},
 	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
-	"host_network":                    {ignoredReason: notImplementedReason},
+	"host_network":                    {set: setHostNetworks},
 	"host_volume":                     {set: setHostVolumes},
 	"host_volume_plugin_dir":          absolutePathSetting(func(c *Config) *string { return &c.HostVolumePluginDir }),
 	"host_volumes_dir":                absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),

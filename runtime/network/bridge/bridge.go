@@ -20,6 +20,8 @@ type Config struct {
 	// NoHairpin turns off that a namespace can reach its own forwarded ports while the kernel
 	// filters bridged frames.
 	NoHairpin bool
+	// OtherAddresses are addresses of the machine on which only ports with this HostIP are forwarded.
+	OtherAddresses []netip.Addr
 }
 
 // Validate returns an error if the configuration cannot be used.
@@ -38,7 +40,10 @@ func (c Config) Validate() error {
 
 // Port is a port of the machine that is forwarded, for TCP and UDP.
 type Port struct {
-	Label    string
+	Label string
+	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all
+	// addresses, except Config.OtherAddresses and those on which another port with the number is forwarded.
+	HostIP   netip.Addr
 	HostPort int
 	To       int // port in the namespace
 }

@@ -221,6 +221,97 @@ func TestForwardedPort(t *testing.T) {
 	checkUnreachable(t, "after Detach", "", at(one.Address, 8080))
 }
 
+// One port number is forwarded to three namespaces: on two addresses, and on all others.
+func TestPortOfAddress(t *testing.T) {
+	uplink, err := netlink.LinkByName("uplink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []string{"10.99.0.8/24", "10.99.0.9/24", "fd99::9/64"} {
+		address := newAddress(netip.MustParsePrefix(a))
+		if err := netlink.AddrAdd(uplink, address); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := netlink.AddrDel(uplink, address); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	b := New(testConfig)
+	port := func(address string) Port {
+		p := Port{Label: "http", HostPort: 80, To: 8080}
+		p.HostIP, _ = netip.ParseAddr(address) // all addresses without one
+		return p
+	}
+	all, _ := attach(t, b, "all", port(""))
+	eight, _ := attach(t, b, "eight", port("10.99.0.8"))
+	attach(t, b, "nine", port("10.99.0.9"), port("fd99::9"))
+	check := func(eight string) {
+		t.Helper()
+		for _, network := range []string{"tcp", "udp"} {
+			checkAnswer(t, "address of the node", outside, network, machineAddress+":80", "all "+outsideAddress)
+			checkAnswer(t, "first address", outside, network, "10.99.0.8:80", eight+" "+outsideAddress)
+			checkAnswer(t, "second address", outside, network, "10.99.0.9:80", "nine "+outsideAddress)
+			checkAnswer(t, "IPv6 address", outside, network, "[fd99::9]:80", "nine "+outsideAddress6)
+			checkAnswer(t, "IPv6 address of the node", outside, network, "["+machineAddress6+"]:80", "all "+outsideAddress6)
+			checkAnswer(t, "localhost", "", network, "127.0.0.1:80", "all 172.26.64.1")
+			checkAnswer(t, "another namespace", "all", network, "10.99.0.9:80", "nine 172.26.64.1")
+		}
+	}
+	check("eight")
+	if err := b.Repair([]Endpoint{eight}); err != nil {
+		t.Error(err)
+	}
+	_, err = b.Attach(newEndpoint(t, b, "late", port("10.99.0.9")))
+	if inUse := new(PortInUseError); !errors.As(err, &inUse) || *inUse != (PortInUseError{"http", "nine", 80}) {
+		t.Error(err)
+	}
+	if err := b.Detach("eight"); err != nil {
+		t.Error(err)
+	}
+	check("all")
+
+	// An address on which the ports of all addresses are not forwarded.
+	reserved := testConfig
+	reserved.OtherAddresses = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
+	if err := New(reserved).Repair([]Endpoint{all}); err != nil {
+		t.Error(err)
+	}
+	checkUnreachable(t, "reserved address", outside, "10.99.0.8:80")
+	checkUnreachable(t, "reserved address", "", "10.99.0.8:80")
+	checkAnswer(t, "address of the node", outside, "tcp", machineAddress+":80", "all "+outsideAddress)
+	checkAnswer(t, "second address", outside, "tcp", "10.99.0.9:80", "nine "+outsideAddress)
+	checkAnswer(t, "IPv6 address", outside, "tcp", "[fd99::9]:80", "nine "+outsideAddress6)
+
+	without6 := testConfig
+	without6.Name, without6.Subnet, without6.Subnet6 = "four", netip.MustParsePrefix("172.27.0.0/24"), netip.Prefix{}
+	four := New(without6)
+	_, err = four.Attach(newEndpoint(t, four, "four", port("fd99::9")))
+	if err == nil || !strings.Contains(err.Error(), "set bridge_network_subnet_ipv6") {
+		t.Error(err)
+	}
+}
+
+// A namespace that an earlier version has connected, without the maps of this one, is disconnected.
+func TestDetachOfEarlierVersion(t *testing.T) {
+	b := New(testConfig)
+	before := machineState(t)
+	attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	for _, chain := range []string{"prerouting", "output"} {
+		command(t, "nft", "flush", "chain", "inet", "nomad-lite-nomad", chain)
+	}
+	for _, f := range families {
+		command(t, "nft", "delete", "map", "inet", "nomad-lite-nomad", "addressports"+f.name)
+	}
+	if err := b.Detach("one"); err != nil {
+		t.Error(err)
+	}
+	if after := machineState(t); after != before {
+		t.Errorf("left behind:\n%s", after)
+	}
+}
+
 // checkLoopback6 checks that the port 80 of a namespace one answers on [::1], unless the kernel filters bridged frames:
 // then it refuses connections at once.
 func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {

@@ -18,12 +18,8 @@ import (
 
 // firewall is the nftables table of a bridge.
 type firewall struct {
-	bridge *Bridge
-	ports  map[string]forwardedPorts // by family, "4" and "6"
+	table *nftables.Table
 }
-
-// forwardedPorts are maps from ports of the machine to addresses and ports of namespaces, for one family.
-type forwardedPorts struct{ set *nftables.Set }
 
 // tableName returns the name of the table of a bridge.
 func tableName(bridge string) string { return "nomad-lite-" + bridge }
@@ -62,13 +58,26 @@ func familyOf(address netip.Addr) family {
 	return families[1]
 }
 
-// newPortMap returns the map of the forwarded ports of a family.
-func newPortMap(table *nftables.Table, f family) *nftables.Set {
+// newPortMap returns the map of the forwarded ports of a family: from ports of all addresses of the machine, or from ports
+// of one address each.
+func newPortMap(table *nftables.Table, f family, ofAddress bool) *nftables.Set {
+	name, key := "ports"+f.name, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
+	if ofAddress {
+		name, key = "addressports"+f.name, append([]nftables.SetDatatype{f.address}, key...)
+	}
 	return &nftables.Set{
-		Table: table, Name: "ports" + f.name, IsMap: true, Concatenation: true,
-		KeyType:  nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
+		Table: table, Name: name, IsMap: true, Concatenation: true,
+		KeyType:  nftables.MustConcatSetType(key...),
 		DataType: nftables.MustConcatSetType(f.address, nftables.TypeInetService),
 	}
+}
+
+// portMaps returns all maps of the forwarded ports.
+func portMaps(table *nftables.Table) (sets []*nftables.Set) {
+	for _, f := range families {
+		sets = append(sets, newPortMap(table, f, false), newPortMap(table, f, true))
+	}
+	return sets
 }
 
 // ensureFirewall writes the table of the bridge, except the forwarded ports, in one transaction. Connections
@@ -79,13 +88,10 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
 	table := c.AddTable(newTable(b.config.Name))
-	fw := &firewall{bridge: b, ports: make(map[string]forwardedPorts)}
-	for _, f := range families {
-		set := newPortMap(table, f)
+	for _, set := range portMaps(table) {
 		if err := c.AddSet(set, nil); err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
-		fw.ports[f.name] = forwardedPorts{set}
 	}
 	prefixes, err := prefixesOf(device)
 	if err != nil {
@@ -101,7 +107,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write table %s: %w", table.Name, err)
 	}
-	return fw, b.ensureAccepted()
+	return &firewall{table}, b.ensureAccepted()
 }
 
 // prefixesOf returns the subnets of a bridge. They are more than those of the configuration while
@@ -142,12 +148,13 @@ func (b *Bridge) chains(table *nftables.Table, prefixes []netip.Prefix) []chain 
 	}
 	var incoming, local, masquerade [][]expr.Any
 	for _, f := range families {
-		forward := rule(isLocalDestination(), toForwardedPort(table, f))
-		incoming = append(incoming, rule(isFamily(f), forward))
+		ofAddress := rule(isFamily(f), isLocalDestination(), toPortOfAddress(table, f))
+		forward := rule(b.isNoOtherAddress(f), isLocalDestination(), toForwardedPort(table, f))
+		incoming = append(incoming, ofAddress, rule(isFamily(f), forward))
 		if f.loopback == loopback6 && !b.forwardsLoopback6() {
 			forward = rule(destination(loopback6, false), forward) // a client is refused at once
 		}
-		local = append(local, rule(isFamily(f), forward))
+		local = append(local, ofAddress, rule(isFamily(f), forward))
 		masquerade = append(masquerade, rule(isFamily(f), source(f.loopback, true), outputInterface(name, true), masqueraded()))
 	}
 	for _, p := range prefixes {
@@ -223,13 +230,37 @@ func isLocalDestination() []expr.Any {
 	}
 }
 
+const portOffset, portSize = 2, 2 // destination port in the headers of TCP and UDP
+
+// isNoOtherAddress matches packets to addresses on which the ports of all addresses are forwarded.
+func (b *Bridge) isNoOtherAddress(f family) (parts []expr.Any) {
+	for _, address := range b.config.OtherAddresses {
+		if familyOf(address).name == f.name {
+			parts = append(parts, destination(netip.PrefixFrom(address, address.BitLen()), false)...)
+		}
+	}
+	return parts
+}
+
 // toForwardedPort translates the destination of packets to a forwarded port.
 func toForwardedPort(table *nftables.Table, f family) []expr.Any {
-	const portOffset, portSize = 2, 2 // destination port in the headers of TCP and UDP
-	set := newPortMap(table, f)
+	set := newPortMap(table, f, false)
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Payload{DestRegister: firstRegister + 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: portSize},
+		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: firstRegister, RegProtoMin: f.natResults},
+	}
+}
+
+// toPortOfAddress translates the destination of packets to a port that is forwarded for this destination alone.
+func toPortOfAddress(table *nftables.Table, f family) []expr.Any {
+	protocol := firstRegister + f.size/4 // after the address
+	set := newPortMap(table, f, true)
+	return []expr.Any{
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseNetworkHeader, Offset: f.destAt, Len: f.size},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
+		&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: portSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: firstRegister, RegProtoMin: f.natResults},
 	}
@@ -259,17 +290,27 @@ func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict
 // protocols are the protocols of forwarded ports.
 var protocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 
-// elements returns the elements of the map of a family that forward ports to an address. The comment
-// of an element is the allocation.
-func elements(allocID string, ports []Port, address netip.Addr) []nftables.SetElement {
-	var all []nftables.SetElement
+// element is an element of a map, with the port that it forwards.
+type element struct {
+	nftables.SetElement
+	port Port
+}
+
+// newElements returns the elements of a map that forward ports to an address of a namespace: of the ports of one address each,
+// or of the others. The comment of an element is the allocation.
+func newElements(allocID string, ports []Port, address netip.Addr, ofAddress bool) []element {
+	var all []element
 	for _, p := range ports {
+		if p.HostIP.IsValid() != ofAddress || ofAddress && p.HostIP.BitLen() != address.BitLen() {
+			continue
+		}
 		for _, protocol := range protocols {
-			all = append(all, nftables.SetElement{
-				Key:     append([]byte{protocol, 0, 0, 0}, paddedPort(p.HostPort)...),
-				Val:     append(address.AsSlice(), paddedPort(p.To)...),
-				Comment: allocID,
-			})
+			var key []byte
+			if ofAddress {
+				key = p.HostIP.AsSlice()
+			}
+			key = append(append(key, protocol, 0, 0, 0), paddedPort(p.HostPort)...)
+			all = append(all, element{nftables.SetElement{Key: key, Val: append(address.AsSlice(), paddedPort(p.To)...), Comment: allocID}, p})
 		}
 	}
 	return all
@@ -280,17 +321,14 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// portOf returns the port of the machine in the key of an element.
-func portOf(key []byte) int {
-	if len(key) < 6 {
-		return 0
-	}
-	return int(binary.BigEndian.Uint16(key[4:]))
-}
-
 // forward forwards the ports of an endpoint. Ports that were forwarded to the endpoint before and are not
 // among its ports are no longer forwarded.
 func (fw *firewall) forward(e Endpoint, status Status) error {
+	for _, p := range e.Ports {
+		if p.HostIP.Is6() && !status.Address6.IsValid() {
+			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
+		}
+	}
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
@@ -300,25 +338,13 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 		if !address.IsValid() {
 			continue
 		}
-		set := fw.ports[familyOf(address).name].set
-		existing, err := c.GetSetElements(set)
-		if err != nil {
-			return fmt.Errorf("nftables: list forwarded ports: %w", err)
-		}
-		own, err := checkOwners(e, existing)
-		if err != nil {
-			return err
-		}
-		if len(own) > 0 {
-			if err := c.SetDeleteElements(set, own); err != nil {
-				return fmt.Errorf("nftables: %w", err)
+		for _, ofAddress := range []bool{false, true} {
+			added := newElements(e.AllocID, e.Ports, address, ofAddress)
+			changed, err := replaceElements(c, newPortMap(fw.table, familyOf(address), ofAddress), e.AllocID, added)
+			if err != nil {
+				return err
 			}
-		}
-		if added := elements(e.AllocID, e.Ports, address); len(added) > 0 {
-			if err := c.SetAddElements(set, added); err != nil {
-				return fmt.Errorf("nftables: %w", err)
-			}
-			isNew = isNew || !containsAll(existing, added)
+			isNew = isNew || changed
 		}
 	}
 	if err := c.Flush(); err != nil {
@@ -330,39 +356,58 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	return deleteUnforwarded(e.Ports)
 }
 
-func containsAll(all, some []nftables.SetElement) bool {
-	for _, e := range some {
-		if !slices.ContainsFunc(all, func(other nftables.SetElement) bool {
-			return bytes.Equal(other.Key, e.Key) && bytes.Equal(other.Val, e.Val)
-		}) {
-			return false
+// replaceElements replaces the elements of an allocation in a map with others. It reports whether one of them is new.
+func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added []element) (isNew bool, err error) {
+	existing, err := c.GetSetElements(set)
+	if err != nil {
+		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
+	}
+	obsolete, err := checkOwners(allocID, added, existing)
+	if err != nil {
+		return false, err
+	}
+	if len(obsolete) > 0 {
+		if err := c.SetDeleteElements(set, obsolete); err != nil {
+			return false, fmt.Errorf("nftables: %w", err)
 		}
 	}
-	return true
+	var elements []nftables.SetElement
+	for _, a := range added {
+		elements = append(elements, a.SetElement)
+		isNew = isNew || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
+			return bytes.Equal(e.Key, a.Key) && bytes.Equal(e.Val, a.Val)
+		})
+	}
+	if len(elements) == 0 {
+		return false, nil
+	}
+	if err := c.SetAddElements(set, elements); err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	return isNew, nil
 }
 
-// checkOwners returns the elements that must be removed before the ports of the endpoint are forwarded: those of
-// its allocation, and those of an allocation whose interface no longer exists. It returns an error if a port is forwarded to
-// another allocation.
-func checkOwners(e Endpoint, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
-	for _, element := range existing {
-		if element.Comment == e.AllocID {
-			obsolete = append(obsolete, element)
+// checkOwners returns the elements that must be removed before others are added: those of the allocation, and those of an
+// allocation whose interface no longer exists and that has the key of an added element. It returns an error if a port is
+// forwarded to another allocation.
+func checkOwners(allocID string, added []element, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
+	for _, other := range existing {
+		if other.Comment == allocID {
+			obsolete = append(obsolete, other)
 			continue
 		}
-		for _, p := range e.Ports {
-			if p.HostPort != portOf(element.Key) {
-				continue
-			}
-			link, err := findLink(hostInterface(element.Comment))
-			if err != nil {
-				return nil, err
-			}
-			if link != nil {
-				return nil, &PortInUseError{Label: p.Label, AllocID: element.Comment, Port: p.HostPort}
-			}
-			obsolete = append(obsolete, element)
+		i := slices.IndexFunc(added, func(e element) bool { return bytes.Equal(e.Key, other.Key) })
+		if i < 0 {
+			continue
 		}
+		link, err := findLink(hostInterface(other.Comment))
+		if err != nil {
+			return nil, err
+		}
+		if link != nil {
+			return nil, &PortInUseError{Label: added[i].port.Label, AllocID: other.Comment, Port: added[i].port.HostPort}
+		}
+		obsolete = append(obsolete, other)
 	}
 	return obsolete, nil
 }
@@ -382,8 +427,14 @@ func (b *Bridge) unforward(allocIDs map[string]bool) error {
 	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name }) {
 		return nil
 	}
-	for _, f := range families {
-		set := newPortMap(table, f)
+	present, err := c.GetSets(table)
+	if err != nil {
+		return err
+	}
+	for _, set := range portMaps(table) {
+		if !slices.ContainsFunc(present, func(s *nftables.Set) bool { return s.Name == set.Name }) {
+			continue // an earlier version has written the table
+		}
 		existing, err := c.GetSetElements(set)
 		if err != nil {
 			return err

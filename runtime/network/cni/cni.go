@@ -46,7 +46,10 @@ type Endpoint struct {
 }
 
 // Port is a port of the machine that the plugins forward, if one of them has the capability portMappings.
-type Port struct{ HostPort, To int }
+type Port struct {
+	HostIP       string // empty for all addresses
+	HostPort, To int
+}
 
 // Status describes a connected namespace. Fields are empty if the plugins have not reported them.
 type Status struct {
@@ -168,6 +171,7 @@ type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
 }
 
 func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
@@ -178,7 +182,7 @@ func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 	var mappings []portMapping
 	for _, p := range e.Ports {
 		for _, protocol := range []string{"tcp", "udp"} {
-			mappings = append(mappings, portMapping{p.HostPort, p.To, protocol})
+			mappings = append(mappings, portMapping{p.HostPort, p.To, protocol, p.HostIP})
 		}
 	}
 	if len(mappings) > 0 {

@@ -24,6 +24,10 @@ type Config struct {
 	CNI    cni.Config    // defaults: /opt/cni/bin, /opt/cni/config
 	// CacheDir is a directory for the results of CNI plugins. Only the agent can write to it.
 	CacheDir string
+	// HostNetworks are the networks of the machine that ports can name, besides default.
+	HostNetworks map[string]HostNetwork
+	// OtherAddresses are addresses of the machine on which ports of the default network are not forwarded.
+	OtherAddresses []netip.Addr
 }
 
 // WithDefaults returns the configuration with its defaults.
@@ -54,6 +58,7 @@ var _ network.Host = (*Host)(nil)
 
 // New returns a Host with a configuration that has its defaults. It changes nothing on the machine.
 func New(c Config) *Host {
+	c.Bridge.OtherAddresses = c.OtherAddresses
 	return &Host{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CacheDir)}
 }
 
@@ -83,13 +88,17 @@ func (h *Host) Prepare(n *state.AllocNetwork) error {
 // being stopped, has.
 func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
-		if err := checkPorts(n.Ports); err != nil {
+		if err := h.checkPorts(n); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case n.Mode == modeBridge:
-		return h.connectBridge(ctx, endpoint(n, path))
+		e, err := endpoint(n, path)
+		if err != nil {
+			return nil, err
+		}
+		return h.connectBridge(ctx, e)
 	case strings.HasPrefix(n.Mode, cniPrefix):
 		status, err := h.cni.Add(ctx, cniEndpoint(n, path))
 		if err != nil {
@@ -102,15 +111,25 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 
 // checkPorts returns an error if a program of the machine listens on one of the ports: its clients
 // would reach the allocation instead.
-func checkPorts(ports []state.NetworkPort) error {
-	for _, p := range ports {
-		if hostport.Free(p.HostPort) {
+func (h *Host) checkPorts(n *state.AllocNetwork) error {
+	for _, p := range n.Ports {
+		if h.isFree(p, n.Mode) {
 			continue
 		}
 		listener := cmp.Or(hostport.Listeners([]int{p.HostPort})[p.HostPort], "a program of the machine")
 		return fmt.Errorf("port %q: %s listens on %d: stop it, or use another port", p.Label, listener, p.HostPort)
 	}
 	return nil
+}
+
+func (h *Host) isFree(p state.NetworkPort, mode string) bool {
+	if address, err := netip.ParseAddr(p.HostIP); err == nil {
+		return hostport.FreeAt(address, p.HostPort)
+	}
+	if mode != modeBridge {
+		return hostport.Free(p.HostPort) // CNI plugins forward it on all addresses
+	}
+	return hostport.Free(p.HostPort, h.config.OtherAddresses...)
 }
 
 // How long, and how often, Connect tries to forward a port that is forwarded to another allocation.
@@ -133,18 +152,25 @@ func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.Net
 	}
 }
 
-func endpoint(n *state.AllocNetwork, path string) bridge.Endpoint {
+func endpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error) {
 	e := bridge.Endpoint{AllocID: n.AllocID, Path: path}
 	for _, p := range n.Ports {
-		e.Ports = append(e.Ports, bridge.Port{Label: p.Label, HostPort: p.HostPort, To: p.To})
+		port := bridge.Port{Label: p.Label, HostPort: p.HostPort, To: p.To}
+		if p.HostIP != "" {
+			var err error
+			if port.HostIP, err = netip.ParseAddr(p.HostIP); err != nil {
+				return e, fmt.Errorf("port %q: address of its host network: %w", p.Label, err)
+			}
+		}
+		e.Ports = append(e.Ports, port)
 	}
-	return e
+	return e, nil
 }
 
 func cniEndpoint(n *state.AllocNetwork, path string) cni.Endpoint {
 	e := cni.Endpoint{AllocID: n.AllocID, Path: path, Network: n.CNIConfig, Args: n.CNIArgs}
 	for _, p := range n.Ports {
-		e.Ports = append(e.Ports, cni.Port{HostPort: p.HostPort, To: p.To})
+		e.Ports = append(e.Ports, cni.Port{HostIP: p.HostIP, HostPort: p.HostPort, To: p.To})
 	}
 	return e
 }
@@ -187,10 +213,13 @@ func namespacePath(n *state.AllocNetwork) string {
 // Repair implements network.Host.
 func (h *Host) Repair(networks []state.AllocNetwork) error {
 	var endpoints []bridge.Endpoint
+	var errs []error
 	for i := range networks {
 		if networks[i].Mode == modeBridge {
-			endpoints = append(endpoints, endpoint(&networks[i], namespacePath(&networks[i])))
+			e, err := endpoint(&networks[i], namespacePath(&networks[i]))
+			errs = append(errs, err)
+			endpoints = append(endpoints, e)
 		}
 	}
-	return h.bridge.Repair(endpoints)
+	return errors.Join(append(errs, h.bridge.Repair(endpoints))...)
 }
