@@ -227,6 +227,13 @@ func TestJoinsNetworkOfGroup(t *testing.T) {
 	if after, err := os.ReadFile("/etc/hosts"); err != nil || string(after) != string(before) {
 		t.Errorf("/etc/hosts of the machine: %q, %v, want %q", after, err, before)
 	}
+	got = runScript(t, &Driver{}, nil, func(s *sdk.StartRequest) {
+		named(s)
+		s.NetworkIsolation.Hosts.Hostname = strings.Repeat("h", 65)
+	}, "")
+	if want := "of the network block has 65 characters, and Linux permits 64"; !strings.HasSuffix(got, want) {
+		t.Errorf("a long hostname: %q, want %q", got, want)
+	}
 	own := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(own, []byte("of the task\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -166,10 +166,14 @@ func filterBytes(filter []unix.SockFilter) []byte {
 
 var propagations = map[string]uintptr{"": unix.MS_PRIVATE, "private": unix.MS_PRIVATE, "host-to-task": unix.MS_SLAVE, "bidirectional": unix.MS_SHARED}
 
+const maxHostname = 64
+
 func (s *Sandbox) root() (*stage.Root, error) {
 	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, Files: networkFiles(s.start.NetworkIsolation, s.start.DNS)}
 	if n := s.start.NetworkIsolation; n != nil && n.Hosts != nil {
-		r.Hostname = n.Hosts.Hostname
+		if r.Hostname = n.Hosts.Hostname; len(r.Hostname) > maxHostname {
+			return nil, fmt.Errorf("hostname %q of the network block has %d characters, and Linux permits %d", r.Hostname, len(r.Hostname), maxHostname)
+		}
 	}
 	for _, m := range s.start.Mounts {
 		if s.options.UserNamespace && m.PropagationMode == "bidirectional" {

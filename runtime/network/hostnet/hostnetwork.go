@@ -1,13 +1,13 @@
 package hostnet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"sort"
 )
 
 // HostNetwork selects an address of the machine for ports that name the network. At least one of CIDR and Interface is
@@ -82,6 +82,6 @@ func machineAddresses() ([]HostAddress, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b HostAddress) int { return cmp.Compare(a.Address.BitLen(), b.Address.BitLen()) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Address.BitLen() < all[j].Address.BitLen() })
 	return all, nil
 }
