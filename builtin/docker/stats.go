@@ -23,11 +23,15 @@ func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
 		return driver.TaskStats{}, fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err)
 	}
-	at := time.Now()
-	return driver.TaskStats{Timestamp: at, Total: driver.Usage{CPU: t.sampler.sample(at, s.CPUStats), Memory: memoryUsage(s.MemoryStats)}}, nil
+	now := time.Now()
+	read := s.Read // the engine can reply much later than it has read the counters
+	if read.IsZero() {
+		read = now
+	}
+	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.sampler.sample(read, s.CPUStats), Memory: memoryUsage(s.MemoryStats)}}, nil
 }
 
-// sample returns the CPU usage since the last sample, which is 0 for the first.
+// sample returns the CPU usage since the last sample, which is 0 for the first. at is the time of the counters.
 func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,0 +1,37 @@
+package docker
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+)
+
+// The engine can reply long after it has read the counters, so the usage is that of the time between its readings.
+func TestProcessorUsageIsForTheTimeOfTheCounters(t *testing.T) {
+	e := newFakeEngine(t)
+	d := newTestDriver(t, e.host, nil)
+	_, engine, err := d.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := &task{engine: newEngineRef(engine), state: taskState{ContainerID: "c1"}}
+	began := time.Unix(1700000000, 0)
+	for i, c := range []struct {
+		read time.Duration
+		used time.Duration
+		want float64 // percent of a core
+	}{{0, 0, 0}, {2 * time.Second, time.Second, 50}, {3 * time.Second, 2 * time.Second, 100}} {
+		e.handle("GET /containers/c1/stats", reply(http.StatusOK, container.StatsResponse{
+			Read: began.Add(c.read), CPUStats: container.CPUStats{CPUUsage: container.CPUUsage{TotalUsage: uint64(c.used)}},
+		}))
+		stats, err := task.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := stats.Total.CPU.Percent; got != c.want {
+			t.Errorf("sample %d: %v%%, want %v%%", i, got, c.want)
+		}
+	}
+}
