@@ -64,7 +64,7 @@ func TestEngine(t *testing.T) {
 
 	t.Run("a task beyond its memory is reported as OOM-killed", func(t *testing.T) {
 		task := start(t, d, script("sleep 0.1; x=x; while :; do x=$x$x; done"), func(s *sdk.StartRequest) {
-			s.Resources = &driver.Resources{MemoryMB: 10}
+			s.Resources = &driver.Resources{MemoryMB: 20} // runc can need more than 10 MB to start a container
 		})
 		if exit := wait(t, task); !exit.OOMKilled || exit.Successful() {
 			t.Errorf("the exit result is %+v, want OOM-killed", exit)

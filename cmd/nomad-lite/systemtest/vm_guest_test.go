@@ -37,10 +37,16 @@ type vmStep struct {
 	name   string
 	argv   []string
 	cgroup string
+
+	withEngine bool // the step starts Docker engines
 }
 
 // vmDriverContractFlag selects the tests of the driver contract that can depend on cgroups.
-const vmDriverContractFlag = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
+const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats|stop|destroy|exec|leaks|recover)`
+
+// vmDockerFlag selects the tests of the driver contract, and of the limits of containers, that can depend on cgroups. Each start of
+// a container takes seconds in an emulated machine, so the cases that start many are not among them.
+const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
 // vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.
 const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
@@ -52,26 +58,34 @@ const (
 )
 
 var vmSteps = []vmStep{
-	{"sdk process", []string{"/tests/process.test"}, vmRootCgroup},
-	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRootCgroup},
-	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmUndelegatedCgroup},
-	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmDelegatedCgroup},
-	{"exec contract", []string{"/tests/exec.test", "-test.run=^TestContract$"}, vmRootCgroup},
-	{"keeper", []string{"/tests/keeper.test"}, vmRootCgroup},
+	{name: "sdk process", argv: []string{"/tests/process.test"}, cgroup: vmRootCgroup},
+	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, cgroup: vmRootCgroup},
+	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup},
+	{name: "raw_exec contract in delegated cgroups", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmDelegatedCgroup},
+	{name: "exec contract", argv: []string{"/tests/exec.test", "-test.run=^TestContract$"}, cgroup: vmRootCgroup},
+	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true},
+	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
-	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},
-	{"agent", []string{"/tests/agent.test", vmSkipSlowFlag}, vmRootCgroup},
-	{"cgroups", []string{"/tests/cgroup.test"}, vmRootCgroup},
-	{"reserved cores", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^(cores|driver_cgroup)$`}, vmRootCgroup},
-	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegatedCgroup},
+	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup},
+	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup},
+	{name: "cgroups", argv: []string{"/tests/cgroup.test"}, cgroup: vmRootCgroup},
+	{name: "reserved cores", argv: []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^(cores|driver_cgroup)$`}, cgroup: vmRootCgroup},
+	{name: "cgroups that are delegated", argv: []string{"/tests/cgroup.test"}, cgroup: vmDelegatedCgroup},
 	// This test runs in the virtual machine because a container, in which tests usually run, may be
 	// unable to lower an OOM score.
-	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, vmRootCgroup},
-	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRootCgroup},
-	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRootCgroup},
-	{"run in cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmRootCgroup},
-	{"run unprivileged", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmUndelegatedCgroup},
-	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmDelegatedCgroup},
+	{name: "job parser of a protected agent", argv: []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, cgroup: vmRootCgroup},
+	{name: "protected agent", argv: []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, cgroup: vmRootCgroup},
+	{name: "run", argv: []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, cgroup: vmRootCgroup},
+	{name: "run in cgroups", argv: []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
+	{name: "run unprivileged", argv: []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup},
+	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
+}
+
+// chosenVMSteps returns the steps whose names contain the text, without its underscores.
+func chosenVMSteps(text string) []vmStep {
+	return slices.DeleteFunc(slices.Clone(vmSteps), func(s vmStep) bool {
+		return !strings.Contains(s.name, strings.ReplaceAll(text, "_", " "))
+	})
 }
 
 // runVMInit is the init process of the virtual machine. It runs the steps of the mode, and then
@@ -84,7 +98,7 @@ func runVMInit(guest string) {
 	} else if guest == vmModeClock {
 		runAndReportVMStep(vmStepClock, runClockSteps)
 	} else {
-		for _, step := range vmSteps {
+		for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar)) {
 			runAndReportVMStep(step.name, step.run)
 		}
 	}
@@ -159,6 +173,11 @@ func setLoopbackUp() error {
 
 // run runs the program of a step. A step that leaves processes or files behind fails.
 func (s vmStep) run() error {
+	if s.withEngine {
+		if err := loadVMModules(); err != nil {
+			return err
+		}
+	}
 	before := findVMLeftovers()
 	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
 	if err != nil {
@@ -171,11 +190,15 @@ func (s vmStep) run() error {
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(cgroup.Fd())},
 	}
+	if s.withEngine {
+		// An initramfs does not support pivot_root(2). The variable makes the engine start containers without it.
+		attr.Env = append(attr.Env, "DOCKER_RAMDISK=1", "NOMAD_LITE_CI=1")
+	}
 	if s.cgroup != vmRootCgroup {
 		attr.Env[1] = "HOME=/home"
 		attr.Sys.Credential = &syscall.Credential{Uid: vmUserID, Gid: vmUserID}
 	}
-	argv := append(slices.Clone(s.argv), "-test.v", "-test.timeout=4m")
+	argv := slices.Concat(s.argv[:1], []string{"-test.v", "-test.timeout=4m"}, s.argv[1:])
 	pid, err := syscall.ForkExec(argv[0], argv, attr)
 	if err != nil {
 		return err
@@ -183,6 +206,9 @@ func (s vmStep) run() error {
 	status := vmReapUntilExit(pid)
 	if status != 0 {
 		err = fmt.Errorf("failed with wait status %#x", int(status))
+	}
+	if s.withEngine {
+		removeEngineFiles()
 	}
 	return errors.Join(err, s.findLeftovers(before))
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,9 @@ import (
 
 // vmEnvVar enables the test that boots virtual machines. CI sets it.
 const vmEnvVar = "NOMAD_LITE_VM"
+
+// vmStepsEnvVar is a part of the names of the steps that run; empty means all. An underscore stands for a space.
+const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
 
 // These are modes of the virtual machine. The kernel passes the mode to the init process as the
 // value of vmEnvVar.
@@ -29,6 +33,7 @@ const (
 var vmPackages = []string{
 	"./cmd/nomad-lite/systemtest",
 	"./sdk/process",
+	"./builtin/docker",
 	"./builtin/exec",
 	"./builtin/rawexec",
 	"./plugins/keeper",
@@ -59,9 +64,12 @@ func TestVM(t *testing.T) {
 	}
 	m := vm{kernel: findVMKernel(t), image: filepath.Join(t.TempDir(), "initramfs")}
 	began := time.Now()
-	writeVMImage(t, m.image, buildVMTests(t, t.TempDir()))
+	writeVMImage(t, m, buildVMTests(t, t.TempDir()))
 	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
 	t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+	if os.Getenv(vmStepsEnvVar) != "" {
+		return // only some steps of the first machine are wanted
+	}
 	t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
 	t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
 }
@@ -70,7 +78,7 @@ func TestVM(t *testing.T) {
 // delegated cgroups. No test program may leave anything behind.
 func testVMSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeAllSteps, nil)
-	for _, step := range vmSteps {
+	for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar)) {
 		t.Run(step.name, func(t *testing.T) {
 			report, ok := reports[step.name]
 			switch {
@@ -102,7 +110,7 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	if err != nil {
 		t.Fatal("there is no qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
 	// The memory holds a copy of the test program for each of its names.
 	// The emulation is a quarter faster for a processor without AVX. The QEMU machine "microvm"
@@ -111,7 +119,7 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "6144",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
-		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest}
+		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)}
 	if m.disk != "" {
 		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
@@ -214,8 +222,8 @@ func buildVMTests(t *testing.T, dir string) (programs []string) {
 	return programs
 }
 
-func writeVMImage(t *testing.T, path string, programs []string) {
-	f, err := os.Create(path)
+func writeVMImage(t *testing.T, m vm, programs []string) {
+	f, err := os.Create(m.image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +235,7 @@ func writeVMImage(t *testing.T, path string, programs []string) {
 	for _, name := range []string{"bin", "lib", "lib64"} {
 		w.writeSymlink("usr/"+name, name)
 	}
-	for _, tool := range vmTools {
+	for _, tool := range slices.Concat(vmTools, vmEngineTools) {
 		found, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatalf("the machine needs a program of this one: %v", err)
@@ -242,6 +250,7 @@ func writeVMImage(t *testing.T, path string, programs []string) {
 		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUserID)))
 	w.writeFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
 	w.writeTree("testdata", vmPackageDir+"/testdata")
+	w.writeVMModules(m.kernel)
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
