@@ -75,11 +75,11 @@ func TestEscapes(t *testing.T) {
 	env := newEscapeEnv(t)
 	for _, e := range escapes {
 		t.Run(e.name, func(t *testing.T) {
-			if limited := e.pids + e.memoryMB; limited > 0 && !isRoot {
-				t.Skip("limits need root")
+			if limits, reason := process.UnenforcedLimits(); e.pids+e.memoryMB > 0 && len(limits) > 0 {
+				t.Skip(reason)
 			}
 			isolated := runEscape(t, e, env, true, func(s *sdk.StartRequest) (sdk.Task, error) {
-				return newDriver(t, isolated.Config{Config: hostprocess.Config{PidsLimit: e.pids}}).Start(t.Context(), s)
+				return newDriver(t, isolated.Config{Config: hostprocess.Config{PidsLimit: e.pids}, NoPivotRoot: isInitramfs()}).Start(t.Context(), s)
 			})
 			if isolated == 0 {
 				t.Error("the task has left its isolation")

@@ -114,7 +114,7 @@ func remedy(proc string) string {
 }
 
 // Fingerprint returns the fingerprint of a driver whose tasks are isolated. Without root, it states which
-// limits do not apply.
+// limits are not enforced.
 func Fingerprint(name string) driver.Fingerprint {
 	if err := Available(); err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
@@ -127,11 +127,9 @@ func Fingerprint(name string) driver.Fingerprint {
 		return f
 	}
 	f.Attributes["driver."+name+".rootless"] = driver.Attribute{Value: true}
-	missing := []string{"user", "capabilities", "network mode bridge"}
 	if limits, reason := process.UnenforcedLimits(); len(limits) > 0 {
-		missing = append(missing, fmt.Sprintf("limits of %s (%s)", strings.Join(limits, ", "), reason))
+		f.Attributes["driver."+name+".not_enforced"] = driver.Attribute{Value: strings.Join(limits, ",")}
+		f.HealthDescription = fmt.Sprintf("Healthy; limits of %s are not enforced: %s", strings.Join(limits, ", "), reason)
 	}
-	f.HealthDescription = "Healthy; without root: no " + strings.Join(missing, ", no ")
-	f.Attributes["driver."+name+".not_enforced"] = driver.Attribute{Value: strings.Join(missing, "; ")}
 	return f
 }

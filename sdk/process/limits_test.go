@@ -20,8 +20,8 @@ const mebibyte = 1 << 20
 // newLimitedStartRequest returns a start request with limits for memory and CPU.
 func newLimitedStartRequest(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
-	if os.Geteuid() != 0 || hostCgroupHierarchy().version == 0 {
-		t.Skip("limits need root and cgroups")
+	if limits, reason := UnenforcedLimits(); len(limits) > 0 {
+		t.Skipf("there are no limits of %q: %s", limits, reason)
 	}
 	s := newStartRequest(t)
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: memory, CPUShares: cpu}}
