@@ -76,7 +76,11 @@ type Mount struct {
 }
 
 // File is a read-only file in the root directory of the task.
-type File struct{ Path, Text string }
+type File struct {
+	Path, Text string
+
+	mount int // descriptor of its mount, 0 until it is made
+}
 
 // Device is a device of the host, as a path below /dev of the task.
 type Device struct {

@@ -59,8 +59,7 @@ func (c *Config) makeRoot() error {
 		func() error { return c.mountSys(sys) },
 		hidePrivateDir,
 		func() error { return r.attachMounts(mounts) },
-		r.mountFiles,
-		makeDevReadOnly,
+		r.attachFiles,
 		c.bringLoopbackUp, c.setHostname,
 	} {
 		if err := step(); err != nil {
@@ -214,8 +213,7 @@ func bindReadOnly(source, path string) error {
 	return err
 }
 
-// hiddenSysPaths are directories of /sys that show the machine beyond its devices, or in which the host
-// has mounted other file systems.
+// hiddenSysPaths are directories of /sys that show the firmware of the machine and the power that it uses.
 var hiddenSysPaths = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
 
 // openSys returns /sys of the task. In a user namespace the kernel makes a file system only for a network
@@ -316,7 +314,7 @@ func (c *Config) openDevice(source string) (deviceNode, error) {
 	return node, err
 }
 
-// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only later, and
+// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only afterwards, and
 // every other file system of the task has the option nodev, so that a task with CAP_MKNOD can open no other
 // device.
 func (c *Config) makeDev(devices []deviceNode, shm tree) error {
@@ -346,10 +344,12 @@ func (c *Config) makeDev(devices []deviceNode, shm tree) error {
 	if err := mountNew("mqueue", "/dev/mqueue", "mqueue", restricted, ""); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
-	return mountShm(shm)
-}
-
-func makeDevReadOnly() error {
+	if err := mountShm(shm); err != nil {
+		return err
+	}
+	if err := c.Root.makeFiles(); err != nil {
+		return err
+	}
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
@@ -389,14 +389,53 @@ func mountShm(shm tree) error {
 	return shm.attach("/dev/shm")
 }
 
-// mountFiles mounts the files of the task, after the mounts of the task: in a user namespace these include
-// the directories in which the files are.
-func (r *Root) mountFiles() error {
-	for _, f := range r.Files {
+// makeFiles makes the files for attachFiles. /dev is writable for the stage at that time, and no file of a
+// volume can take the place of one.
+func (r *Root) makeFiles() error {
+	for i := range r.Files {
+		f := &r.Files[i]
 		if r.mountsOn(f.Path) {
 			continue // a mount of the task takes precedence
 		}
-		if err := f.mount(); err != nil {
+		if err := f.make(); err != nil {
+			return fmt.Errorf("%s of the task: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// make makes the file below /dev, where it remains, because a file without a name cannot be mounted.
+func (f *File) make() error {
+	name := path.Join("/dev", path.Base(f.Path))
+	if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
+		return err
+	}
+	if err := os.Chmod(name, 0o644); err != nil { // the umask can have removed bits
+		return err
+	}
+	t, err := openTree(name)
+	if err != nil {
+		return err
+	}
+	f.mount = int(t)
+	return t.set(unix.MOUNT_ATTR_RDONLY, 0)
+}
+
+// attachFiles mounts the files on their paths, which are made if necessary. A path can be in a mount of
+// the task.
+func (r *Root) attachFiles() error {
+	for _, f := range r.Files {
+		if f.mount == 0 {
+			continue
+		}
+		err := makeTarget(f.Path, tree(f.mount))
+		if errors.Is(err, unix.EROFS) {
+			err = fmt.Errorf("the machine has no such file, create it there: %w", err)
+		}
+		if err == nil {
+			err = tree(f.mount).attach(f.Path)
+		}
+		if err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
 		}
 	}
@@ -406,30 +445,6 @@ func (r *Root) mountFiles() error {
 // mountsOn reports whether the task mounts something on a path.
 func (r *Root) mountsOn(file string) bool {
 	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return path.Clean("/"+m.Target) == file })
-}
-
-// mount mounts the file on its path, which is made if necessary.
-func (f *File) mount() error {
-	const file = "/dev/file" // /dev is writable for the stage; the file has no other name later
-	if err := os.WriteFile(file, []byte(f.Text), 0o644); err != nil {
-		return err
-	}
-	if err := os.Chmod(file, 0o644); err != nil { // the umask can have removed bits
-		return err
-	}
-	t, err := openTree(file)
-	if err == nil {
-		if err = makeTarget(f.Path, t); errors.Is(err, unix.EROFS) {
-			err = fmt.Errorf("the machine has no such file, create it there: %w", err)
-		}
-	}
-	if err == nil {
-		err = t.set(unix.MOUNT_ATTR_RDONLY, 0)
-	}
-	if err == nil {
-		err = t.attach(f.Path)
-	}
-	return errors.Join(err, os.Remove(file))
 }
 
 // hidePrivateDir hides the directory of the task that is not for the task.
