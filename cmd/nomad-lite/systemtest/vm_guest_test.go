@@ -30,6 +30,10 @@ const (
 	vmRootCgroup        = "/session.slice/root.scope"
 	vmUndelegatedCgroup = "/session.slice/plain.scope"     // cgroup of a user who cannot write in it
 	vmDelegatedCgroup   = "/session.slice/delegated.scope" // cgroup that is delegated to the user
+
+	// vmDelegatedSubgroup is a cgroup in one that is delegated, as systemd makes it with DelegateSubgroup=.
+	// Controllers can be enabled beside it.
+	vmDelegatedSubgroup = "/session.slice/service.scope/agent"
 )
 
 // vmStep is a program that runs in the virtual machine, as a child of its init process.
@@ -63,6 +67,8 @@ var vmSteps = []vmStep{
 	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup},
 	{name: "raw_exec contract in delegated cgroups", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmDelegatedCgroup},
 	{name: "exec contract", argv: []string{"/tests/exec.test", "-test.run=^TestContract$"}, cgroup: vmRootCgroup},
+	{name: "exec contract unprivileged", argv: []string{"/tests/exec.test", "-test.run=^TestContract$/(task|exec|recover|stop)"}, cgroup: vmUndelegatedCgroup},
+	{name: "sdk process in a subgroup", argv: []string{"/tests/process.test", "-test.run=^Test(MemoryLimit|MemoryReservation|PidsLimit)$"}, cgroup: vmDelegatedSubgroup},
 	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true},
 	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
@@ -141,15 +147,26 @@ func prepareVM() error {
 			return err
 		}
 	}
-	for _, dir := range []string{vmRootCgroup, vmUndelegatedCgroup, vmDelegatedCgroup} {
+	for _, dir := range []string{vmRootCgroup, vmUndelegatedCgroup, vmDelegatedCgroup, vmDelegatedSubgroup} {
 		if err := os.MkdirAll("/sys/fs/cgroup"+dir, 0o755); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
-		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegatedCgroup, name), vmUserID, vmUserID); err != nil {
+	service := "/sys/fs/cgroup" + filepath.Dir(vmDelegatedSubgroup)
+	for _, dir := range []string{"/sys/fs/cgroup" + vmDelegatedCgroup, service, "/sys/fs/cgroup" + vmDelegatedSubgroup} {
+		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+			if err := os.Chown(filepath.Join(dir, name), vmUserID, vmUserID); err != nil {
+				return err
+			}
+		}
+	}
+	for _, dir := range []string{"/sys/fs/cgroup", filepath.Dir(service)} {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory +pids"), 0); err != nil {
 			return err
 		}
+	}
+	if err := unix.Setxattr(service, "user.delegate", []byte("1"), 0); err != nil {
+		return fmt.Errorf("mark %s as delegated: %w", service, err)
 	}
 	if err := unix.Sethostname([]byte("machine")); err != nil {
 		return err
