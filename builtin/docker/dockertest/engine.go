@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,6 +100,7 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	t.Cleanup(func() {
 		e.removeContainers(t)
 		e.Stop(t, syscall.SIGTERM)
+		killMonitors(t, dir)
 		unmountBelow(t, dir) // an engine that was killed leaves mounts
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove the directory of the engine: %v", err)
@@ -106,6 +108,29 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	})
 	e.Run(t)
 	return e
+}
+
+// killMonitors kills the processes of podman that monitor commands in containers: they live for five
+// minutes after the command.
+func killMonitors(t testing.TB, dir string) {
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, path := range processes {
+		cmdline, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(cmdline), "/usr/bin/conmon\x00") || !strings.Contains(string(cmdline), dir+"/") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			t.Errorf("kill a process of podman: %v", err)
+		}
+	}
 }
 
 func unmountBelow(t testing.TB, dir string) {
