@@ -35,12 +35,16 @@ type escape struct {
 
 // escapes are attempts that must fail in exec, and succeed in raw_exec. The variables are set by
 // TestEscapes. Most are made by root, which an operator must allow: root has the capabilities that
-// the driver gives by default, and nobody has fewer. An ordinary user makes all of them as itself.
+// the driver gives by default, and other users have fewer. An ordinary user makes all of them as itself.
 var escapes = []escape{
 	{name: "read a file of the machine", script: `cat $CANARY`},
 	{name: "read a file of the machine through the root directory of pid 1", script: `cat /proc/$FIRST_PID/root$CANARY`},
 	{name: "read the secrets of another task", script: `cat $OTHER_SECRET`, user: "nobody"},
 	{name: "write a file of the machine", script: `echo lost >$CANARY`},
+	{name: "read a file of the machine by an absolute link in a volume", script: `cat $VOLUME/absolute`},
+	{name: "read a file of the machine by a relative link in a volume", script: `cat $VOLUME/relative`},
+	{name: "read a file of the machine by a link to its root directory in a volume", script: `cat $VOLUME/root$CANARY`},
+	{name: "write a file of the machine by a link in a volume", script: `echo lost >$VOLUME/absolute`},
 	{name: "read the private directory of the task", script: `cat $PRIVATE`},
 	{name: "leave the root directory by chroot", script: `perl -e 'mkdir "$ENV{NOMAD_TASK_DIR}/x"; chroot "$ENV{NOMAD_TASK_DIR}/x" or exit 2; chdir ".." for 1..50; chroot "."; exit(-e $ENV{CANARY} ? 0 : 1)'`, byRoot: true},
 	{name: "see a process of the machine", script: `test -e /proc/$HOST_PID/stat`},
@@ -112,6 +116,15 @@ func newEscapeEnv(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 	}
+	volume := filepath.Join(dir, "volume")
+	if err := os.Mkdir(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"absolute": filepath.Join(dir, "canary"), "relative": "../canary", "root": "/"} {
+		if err := os.Symlink(target, filepath.Join(volume, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +148,7 @@ func newEscapeEnv(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	return map[string]string{
-		"CANARY": filepath.Join(dir, "canary"), "OTHER_SECRET": filepath.Join(secret, "token"),
+		"CANARY": filepath.Join(dir, "canary"), "OTHER_SECRET": filepath.Join(secret, "token"), "VOLUME": volume,
 		"HOST_PID": strconv.Itoa(os.Getpid()), "PORT": strconv.Itoa(listener.Addr().(*net.TCPAddr).Port),
 		"TERMINAL": fmt.Sprintf("/dev/pts/%d", number), "QUEUE": strconv.Itoa(int(queue)),
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -160,8 +173,12 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 		// Where the tests run in a container, pid 1 may have another root directory than they have.
 		s.Env = map[string]string{"NOMAD_TASK_DIR": s.TaskDir() + "/local", "PRIVATE": s.TaskDir() + "/private/token", "FIRST_PID": env["HOST_PID"]}
 	}
-	s.Env["SCRIPT"] = e.script
 	maps.Copy(s.Env, env)
+	if inside {
+		s.Mounts = append(s.Mounts, driver.Mount{TaskPath: "/volume", HostPath: env["VOLUME"]})
+		s.Env["VOLUME"] = "/volume"
+	}
+	s.Env["SCRIPT"] = e.script
 	s.NetworkIsolation = e.network
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{CPUShares: 1000, MemoryLimitBytes: e.memoryMB << 20}}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
