@@ -41,7 +41,7 @@ job "bystander" {
       }
       resources {
         cpu    = 20
-        memory = 10
+        memory = 64 # the driver exec starts tasks by this program, which needs more with the race detector
       }
     }
   }
@@ -111,7 +111,7 @@ job "life" {
       }
       resources {
         cpu    = 20
-        memory = 10
+        memory = 64
       }
     }
   }
