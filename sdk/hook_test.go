@@ -151,7 +151,12 @@ func TestHookPluginProcess(t *testing.T) {
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}}); err != nil {
+	_, err = h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}})
+	if err != nil && err.Error() == hook.ErrHostUnavailable.Error() {
+		// The end of the connection to the first agent was detected by this call, which an agent repeats.
+		_, err = h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}})
+	}
+	if err != nil {
 		t.Error(err)
 	}
 	if got, want := strings.Join(append(g.calls, later.calls...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {

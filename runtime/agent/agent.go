@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -40,7 +39,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
-	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // Config has the settings and dependencies of an Agent.
@@ -144,23 +142,10 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 // DataDir returns the path of the data directory, which may be temporary.
 func (a *Agent) DataDir() string { return a.dataDirectory.path }
 
-// LogDir returns the directory that holds the output of an allocation's tasks,
-// for logs.FollowRequest.
-func (a *Agent) LogDir(allocID string) string {
-	return filepath.Join(a.dataDirectory.allocDirs(), allocID, "alloc", "logs")
-}
-
-// Timeline returns the time line of an allocation. It has no spans if the directory of the allocation does
-// not exist. The error is not nil only if the id is not valid.
-func (a *Agent) Timeline(allocID string) (*timeline.File, error) {
-	if runner := a.Alloc(allocID); runner != nil {
-		return runner.Timeline(), nil
-	}
-	dir, err := allocdir.New(a.dataDirectory.allocDirs(), allocID)
-	if err != nil {
-		return nil, err
-	}
-	return timeline.NewFile(dir.Open, a.logger), nil
+// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the id
+// is not valid.
+func (a *Agent) AllocDir(allocID string) (*allocdir.Dir, error) {
+	return allocdir.New(a.dataDirectory.allocDirs(), allocID)
 }
 
 // OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -23,6 +24,7 @@ type allocHandler struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
 	node      Node
+	logger    hclog.Logger
 }
 
 // allocStub is an entry of a list of allocations, with the server's fields that the client's type

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
@@ -25,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
-	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
@@ -42,12 +42,12 @@ type Node interface {
 	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
 	// allocations.
 	Logs() *logs.Collector
-	LogDir(allocID string) string
+	// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the
+	// id is not valid.
+	AllocDir(allocID string) (*allocdir.Dir, error)
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
 	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
-	// Timeline returns the time line of an allocation, whether or not it runs.
-	Timeline(allocID string) (*timeline.File, error)
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
 	// DeviceStats returns the statistics of all devices. It may wait for device plugins.

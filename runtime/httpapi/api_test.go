@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -29,7 +30,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
-	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // stubNode is a node without running tasks.
@@ -42,11 +42,8 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.Unsuppo
 	return nil, nil
 }
 
-func (stubNode) Logs() *logs.Collector { return nil }
-func (stubNode) LogDir(string) string  { return "" }
-func (stubNode) Timeline(string) (*timeline.File, error) {
-	return timeline.NewFile(func() (*os.Root, error) { return nil, fs.ErrNotExist }, hclog.NewNullLogger()), nil
-}
+func (stubNode) Logs() *logs.Collector                               { return nil }
+func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }
 func (stubNode) HostStats(context.Context) (s hoststats.Stats)       { return s }
 func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats { return nil }

@@ -72,7 +72,7 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 
 // newFollowRequest reads the parameters, and checks that the requested output exists.
 func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
-	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: h.node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
+	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
 	end, offset, err := r.streamPosition()
 	if err != nil {
 		return ask, err
@@ -97,6 +97,11 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
 		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
+	dir, err := h.node.AllocDir(alloc.ID)
+	if err != nil {
+		return ask, err
+	}
+	ask.Dir = dir.LogDir()
 	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := allocDirRemovalReason(alloc); hint != "" {

@@ -30,7 +30,7 @@ func (a *API) newRoutes() []route {
 	jobs := &jobReader{c.Store}
 	jobWriter := &jobWriter{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
-	allocs := &allocHandler{c.Store, c.Scheduler, c.Node}
+	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
 	files := &fileHandler{c.Store, c.Node}
 	exec := &execHandler{c.Store, c.Node, a.access, &a.execSessions}
 	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.Token}

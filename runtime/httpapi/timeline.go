@@ -21,7 +21,7 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 		if s.Allocation(ws, r.id) == nil {
 			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
 		}
-		file, err := h.node.Timeline(r.id)
+		file, err := h.findTimeline(r.id)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -34,4 +34,16 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 		}
 		return allocTimeline{r.id, now.Spans}, now.Version, nil
 	})
+}
+
+// findTimeline returns the time line of an allocation, whether or not it runs.
+func (h *allocHandler) findTimeline(allocID string) (*timeline.File, error) {
+	if runner := h.node.Alloc(allocID); runner != nil {
+		return runner.Timeline(), nil
+	}
+	dir, err := h.node.AllocDir(allocID)
+	if err != nil {
+		return nil, err
+	}
+	return timeline.NewFile(dir.Open, h.logger), nil
 }

@@ -200,6 +200,15 @@ func newForegroundJob(job *api.Job, allAtOnce bool) *api.Job {
 	return &next
 }
 
+// logDir returns the directory with the output of an allocation's tasks.
+func (r *foregroundRun) logDir(allocID string) string {
+	dir, err := r.agent.AllocDir(allocID)
+	if err != nil {
+		return "" // the ids of the scheduler are valid
+	}
+	return dir.LogDir()
+}
+
 // watchAllocs shows the updates of the jobs until all their allocations have ended and none will be
 // replaced. It returns an error if the jobs had to be stopped for lack of resources.
 func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) error {
@@ -213,7 +222,7 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 		over := true
 		for _, j := range jobs {
 			j.read(ws, state)
-			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.rows, r.agent.LogDir) {
+			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.rows, r.logDir) {
 				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 			}
 			j.showUpdates(r.taskView)
