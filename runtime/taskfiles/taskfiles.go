@@ -111,8 +111,8 @@ func (d *Dir) Stat(path string) (EntryInfo, error) {
 	return i, nil
 }
 
-// List lists a directory, sorted by name. It does not follow links. It omits the FIFOs of task
-// output, which are beside the directories of the tasks, because Nomad has them elsewhere.
+// List lists a directory, sorted by name. It does not follow links. It omits the files of the
+// agent beside the directories of the tasks: the FIFOs of task output, which Nomad has elsewhere, and the time line.
 func (d *Dir) List(path string) ([]EntryInfo, error) {
 	p, err := d.walk(path)
 	if err != nil {
@@ -144,7 +144,7 @@ func (d *Dir) List(path string) ([]EntryInfo, error) {
 	infos := make([]EntryInfo, 0, len(names))
 	for _, name := range names {
 		// Files that were removed after the directory was read are omitted.
-		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.Mode()&os.ModeNamedPipe == 0) {
+		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.IsDir()) {
 			infos = append(infos, EntryInfo{FileInfo: info, name: name})
 		}
 	}
