@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -106,7 +107,7 @@ func TestEscapes(t *testing.T) {
 // their names.
 func newEscapeEnv(t *testing.T) map[string]string {
 	dir := t.TempDir()
-	openParents(t, dir)
+	processtest.OpenDirs(t, dir)
 	secret := filepath.Join(dir, "other/secrets")
 	if err := os.MkdirAll(secret, 0o777); err != nil {
 		t.Fatal(err)
@@ -229,7 +230,7 @@ func newStartRequest(t testing.TB, bodies ...map[string]any) *sdk.StartRequest {
 			t.Fatal(err)
 		}
 	}
-	openParents(t, dir)
+	processtest.OpenDirs(t, dir)
 	if err := os.WriteFile(filepath.Join(root, "private/token"), []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -260,16 +261,6 @@ func newStartRequest(t testing.TB, bodies ...map[string]any) *sdk.StartRequest {
 		}
 	}
 	return start
-}
-
-// openParents lets every user pass through the directories of the test.
-func openParents(t testing.TB, dir string) {
-	t.Helper()
-	for ; dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // bindReadOnly mounts a directory of the machine until the test ends. It is read-only before it has a

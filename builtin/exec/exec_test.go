@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -103,7 +104,7 @@ func TestTaskOptions(t *testing.T) {
 		t.Skip("isolation needs root")
 	}
 	volume := t.TempDir()
-	openParents(t, volume)
+	processtest.OpenDirs(t, volume)
 	if err := os.WriteFile(filepath.Join(volume, "file"), []byte("of the volume\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestJoinsNetworkOfGroup(t *testing.T) {
 		t.Errorf("the interfaces are %q, want %q", got, want)
 	}
 
-	// The task has a hostname and a file of its own, and those of the machine stay.
+	// The task has a hostname and a file of its own, and the hostname and the file of the machine do not change.
 	before, err := os.ReadFile("/etc/hosts")
 	if err != nil {
 		t.Fatal(err)

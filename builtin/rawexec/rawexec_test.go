@@ -2,19 +2,17 @@ package rawexec
 
 import (
 	"bytes"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -39,60 +37,11 @@ func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
 // TestContractUnprivileged runs the sdktest suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestContract runs unprivileged already")
-	}
 	const nobodyUID = 65534
-	dir := t.TempDir()
-	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tmp := filepath.Join(dir, "tmp")
-	if err := os.Mkdir(tmp, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(tmp, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(dir, "rawexec.test")
-	if err := copyTestBinary(program); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, "-test.run=^TestContract$", "-test.v")
-	cmd.Dir = tmp
-	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUID, Gid: nobodyUID}}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out := processtest.RunAsUser(t, nobodyUID, "^TestContract$")
 	if !bytes.Contains(out, []byte("--- PASS: TestContract/")) {
 		t.Errorf("no case has passed:\n%s", out)
 	}
-}
-
-func copyTestBinary(to string) error {
-	// The lock prevents concurrent forks: a child would inherit the file while it
-	// is open for writing, and executing the file would fail with ETXTBSY until the
-	// child executes its own program.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	from, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(f, from); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
 }
 
 // newConfiguredDriver returns a driver with the given plugin block.
