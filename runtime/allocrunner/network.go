@@ -116,7 +116,7 @@ func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
 	named := make(map[string]bool)
 	for _, n := range networks {
 		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			named[port.Label] = port.HostNetwork != "" && port.HostNetwork != model.DefaultHostNetwork
+			named[port.Label] = !model.IsOnDefaultHostNetwork(port)
 		}
 	}
 	return named

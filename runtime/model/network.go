@@ -13,6 +13,11 @@ import (
 // DefaultHostNetwork is the host network of ports that name none: the address of the node.
 const DefaultHostNetwork = "default"
 
+// IsOnDefaultHostNetwork reports whether a port of a job is on the host network of ports that name none.
+func IsOnDefaultHostNetwork(p api.Port) bool {
+	return p.HostNetwork == "" || p.HostNetwork == DefaultHostNetwork
+}
+
 const (
 	maxPort     = 65535
 	maxHostname = 254

@@ -315,7 +315,7 @@ func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	var ports []HostPort
 	add := func(port api.Port) {
 		held := HostPort{Port: port.Value}
-		if !isDefaultNetwork(port) {
+		if !model.IsOnDefaultHostNetwork(port) {
 			held = newHostPort(addresses[port.Label], port.Value, r.nodeIP)
 		}
 		ports = append(ports, held)

@@ -131,20 +131,16 @@ func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
 
 // hostPort returns a port on the host network of a port of a job.
 func (p *allocPlacer) hostPort(port api.Port, number int) (HostPort, error) {
-	if isDefaultNetwork(port) {
+	if model.IsOnDefaultHostNetwork(port) {
 		return HostPort{Port: number}, nil
 	}
 	address, err := hostNetworkAddress(port, p.node)
 	return newHostPort(address, number, p.node.IP), err
 }
 
-func isDefaultNetwork(port api.Port) bool {
-	return port.HostNetwork == "" || port.HostNetwork == model.DefaultHostNetwork
-}
-
 // hostNetworkAddress returns the address of the host network of a port.
 func hostNetworkAddress(port api.Port, node Node) (string, error) {
-	if isDefaultNetwork(port) {
+	if model.IsOnDefaultHostNetwork(port) {
 		return node.IP, nil
 	}
 	n, ok := node.HostNetworks[port.HostNetwork]

@@ -139,7 +139,7 @@ func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	}
 	for _, network := range networksOf(g) {
 		for _, port := range network.ReservedPorts {
-			if !port.IgnoreCollision && isDefaultNetwork(port) {
+			if !port.IgnoreCollision && model.IsOnDefaultHostNetwork(port) {
 				s.missingPorts = append(s.missingPorts, HostPort{Port: port.Value})
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // assignResources returns the resources that an allocation of the group gets.
@@ -59,7 +61,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 // checkTaskNetwork returns an error if a port of a task's own network, whose ports have one address, names a host network.
 func checkTaskNetwork(n *api.NetworkResource) error {
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-		if !isDefaultNetwork(port) {
+		if !model.IsOnDefaultHostNetwork(port) {
 			return fmt.Errorf("port %q: host_network = %q works in the network block of the group only: write the port there", port.Label, port.HostNetwork)
 		}
 	}
