@@ -62,7 +62,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
-	settings.Networks.OtherAddresses = a.host.OtherAddresses()
+	settings.Networks.Bridge.OtherAddresses = a.host.OtherAddresses()
 	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)

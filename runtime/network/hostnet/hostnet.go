@@ -26,8 +26,6 @@ type Config struct {
 	CacheDir string
 	// HostNetworks are the networks of the machine that ports can name, besides default.
 	HostNetworks map[string]HostNetwork
-	// OtherAddresses are addresses of the machine on which ports of the default network are not forwarded.
-	OtherAddresses []netip.Addr
 }
 
 // WithDefaults returns the configuration with its defaults.
@@ -58,7 +56,6 @@ var _ network.Host = (*Host)(nil)
 
 // New returns a Host with a configuration that has its defaults. It changes nothing on the machine.
 func New(c Config) *Host {
-	c.Bridge.OtherAddresses = c.OtherAddresses
 	return &Host{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CacheDir)}
 }
 
@@ -129,7 +126,7 @@ func (h *Host) isFree(p state.NetworkPort, mode string) bool {
 	if mode != modeBridge {
 		return hostport.Free(p.HostPort) // CNI plugins forward it on all addresses
 	}
-	return hostport.Free(p.HostPort, h.config.OtherAddresses...)
+	return hostport.Free(p.HostPort, h.config.Bridge.OtherAddresses...)
 }
 
 // How long, and how often, Connect tries to forward a port that is forwarded to another allocation.
