@@ -17,7 +17,7 @@ type Recorder struct {
 }
 
 // Recorder returns a recorder for a task, or for the allocation itself if task is empty. The function
-// redact replaces secrets in the results and errors of spans; nil replaces nothing.
+// redact replaces secrets in the results and errors of calls, waits and runs; nil replaces nothing.
 func (f *File) Recorder(task string, redact func(string) string) Recorder {
 	return Recorder{f, task, redact}
 }
@@ -90,12 +90,12 @@ func (r Recorder) RecordWait(reason string, start time.Time, err error) {
 	r.file.end(s)
 }
 
-// RecordEvent records an event, which has no duration.
+// RecordEvent records an event, which has no duration. The message must contain no secrets.
 func (r Recorder) RecordEvent(name, message string, at time.Time) {
 	if r.file == nil {
 		return
 	}
-	s := Span{ID: newID(), Kind: KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: r.redacted(message)}
+	s := Span{ID: newID(), Kind: KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: message}
 	s.clip()
 	r.file.end(s)
 }
