@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -36,11 +37,8 @@ func (o *Options) UseUserNamespace(r CapabilityRequest) error {
 // Credential returns the ids of a task whose job names a user, or none. Without root this is the user of
 // this process, and an error if the job names another user.
 func Credential(user, defaultUser string) (*syscall.Credential, error) {
-	switch {
-	case IsRoot() && user == "":
-		return process.Credential(defaultUser)
-	case IsRoot():
-		return process.Credential(user)
+	if IsRoot() {
+		return process.Credential(cmp.Or(user, defaultUser))
 	}
 	own := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
 	if user == "" {
