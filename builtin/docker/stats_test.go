@@ -8,7 +8,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// The engine can reply long after it has read the counters, so the usage is that of the time between its readings.
+// The engine can reply long after it has read the counters, so the usage is computed for the time between its readings.
 func TestProcessorUsageIsForTheTimeOfTheCounters(t *testing.T) {
 	e := newFakeEngine(t)
 	d := newTestDriver(t, e.host, nil)

@@ -22,7 +22,7 @@ type Config struct {
 	deniedUIDs, deniedGIDs idrange.Set
 }
 
-// ConfigSchema returns the schema of a `plugin` block with the options of Config and those of the
+// ConfigSchema returns the schema of a `plugin` block with the options of Config and the options of the
 // driver itself. The options have no defaults: the zero value of Config is the default, because a host
 // can send no configuration.
 func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
@@ -50,7 +50,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// CheckUser returns an error if the operator denies the user of a task. The name is that of
+// CheckUser returns an error if the operator denies the user of a task. The name is passed to
 // process.Credential: empty means the user of the plugin.
 func (c *Config) CheckUser(name string) error {
 	if len(c.deniedUIDs) == 0 && len(c.deniedGIDs) == 0 {

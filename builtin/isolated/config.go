@@ -62,8 +62,8 @@ type TaskConfig struct {
 	WorkDir string   `codec:"work_dir"` // as the task sees it; empty means its root directory
 }
 
-// TaskSchema returns the schema of the `config` block of a task with the options of TaskConfig and those
-// of the driver itself.
+// TaskSchema returns the schema of the `config` block of a task with the options of TaskConfig and the
+// options of the driver itself.
 func TaskSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 	attributes := map[string]*hclspec.Spec{
 		"pid_mode": hclspec.Attr("pid_mode", "string", false),

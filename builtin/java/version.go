@@ -38,7 +38,7 @@ type jvmVersion struct {
 // versionTimeout limits the life of a virtual machine that prints its version.
 const versionTimeout = 20 * time.Second
 
-// versionCache has the version of a virtual machine until its program is replaced: each question starts a
+// versionCache has the version of a virtual machine until its program is replaced: readVersion starts a
 // virtual machine.
 type versionCache struct {
 	mu      sync.Mutex
@@ -46,7 +46,7 @@ type versionCache struct {
 	version jvmVersion
 }
 
-// fileID identifies the content of a file. The zero value is that of no file.
+// fileID identifies the content of a file. The zero value identifies no file.
 type fileID struct {
 	path     string
 	modified time.Time
