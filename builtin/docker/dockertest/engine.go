@@ -57,6 +57,7 @@ func Start(t testing.TB) *Engine {
 func StartPodman(t testing.TB) *Engine {
 	t.Helper()
 	e := start(t, "podman", "podman", func(dir, host string) []string {
+		writePodmanConfig(t, filepath.Join(dir, "containers.conf"))
 		return []string{"--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "exec"), "--tmpdir", filepath.Join(dir, "tmp"),
 			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
 	})
@@ -67,6 +68,27 @@ func StartPodman(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// writePodmanConfig writes a configuration that does not depend on those of the machine. Its limits are those of
+// the test: without CAP_SYS_RESOURCE, podman could not set higher ones.
+func writePodmanConfig(t testing.TB, path string) {
+	t.Helper()
+	var limits []string
+	for name, resource := range map[string]int{"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC} {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(resource, &limit); err != nil {
+			t.Fatal(err)
+		}
+		const most = 1 << 20 // most is less than RLIM_INFINITY, which podman cannot parse
+		n := min(limit.Max, most)
+		limits = append(limits, fmt.Sprintf("%q", fmt.Sprintf("%s=%d:%d", name, n, n)))
+	}
+	text := "[containers]\ndefault_ulimits = [" + strings.Join(limits, ", ") + "]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CONTAINERS_CONF", path)
 }
 
 // start starts the program of a Debian package, with the arguments for its directory and its address.
