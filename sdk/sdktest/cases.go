@@ -354,7 +354,7 @@ func testConcurrentWaits(t tb, h *testHost) {
 // testCancelledStart cancels StartTask before or after the task has started. A plugin can complete the start after
 // that, so the id is free when a DestroyTask after the start has returned.
 func testCancelledStart(t tb, h *testHost) {
-	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
+	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond} {
 		config, s := h.newConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)

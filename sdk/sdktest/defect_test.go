@@ -289,6 +289,14 @@ func (d *defectiveDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEv
 	return c, nil
 }
 
+// waitUntilCancelled returns when the call is cancelled, or after the timeout.
+func waitUntilCancelled(ctx context.Context, timeout time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(timeout):
+	}
+}
+
 func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	t := d.task(config.ID)
 	d.mu.Lock()
@@ -309,6 +317,9 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 		defer close(t.starting)
 		if d.has("starts an id that is being started") {
 			time.Sleep(50 * time.Millisecond) // time for the concurrent calls
+		}
+		if d.has("remembers a cancelled start") {
+			waitUntilCancelled(ctx, time.Second)
 		}
 	}
 	sent := *config
