@@ -63,7 +63,7 @@ var runtimeLayers = [][]string{
 	{"taskrunner"},
 	{"allocrunner"},
 	{"hookhost", "noderunner", "orphans"},
-	{"httpapi", "localnode"},
+	{"httpapi", "ui", "localnode"},
 	{"agent"},
 	{"agent/config"},
 }

@@ -2,12 +2,12 @@ package httpapi
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/ui"
 )
 
 // Requests that only a cluster or Nomad Enterprise can serve get a reply that lets clients continue:
@@ -100,7 +100,7 @@ type vaultUpgrade struct {
 	JobsWithoutVaultIdentity, OutdatedNodes, VaultTokens []string
 }
 
-// redirectToUI redirects browsers to the welcome page.
+// redirectToUI redirects browsers to the web page.
 func redirectToUI(r *request) (any, error) {
 	r.replyWritten = true
 	to := "/ui/"
@@ -112,25 +112,9 @@ func redirectToUI(r *request) (any, error) {
 	return nil, nil
 }
 
-// welcomeHTML is the HTML of the page that browsers show.
-const welcomeHTML = `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>nomad-lite</title>
-<style>body { font: 16px/1.5 sans-serif; max-width: 40em; margin: 3em auto; padding: 0 1em }</style>
-<h1>nomad-lite</h1>
-<p>This agent runs jobs on one machine, and serves Nomad's HTTP API here. It has no web page for jobs: use
-<code>nomad-lite job status</code>, Nomad's own command line, or the API, which is described at
-<a href="/v1/openapi.json">/v1/openapi.json</a>.</p>
-</html>
-`
-
-// welcomePage replies with the HTML page for browsers.
-func welcomePage(r *request) (any, error) {
+// servePage replies with a file or the HTML of the web page.
+func servePage(r *request) (any, error) {
 	r.replyWritten = true
-	h := r.w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	_, err := strings.NewReader(welcomeHTML).WriteTo(r.w)
-	return nil, err
+	ui.Serve(r.w, r.Request)
+	return nil, nil
 }

@@ -179,8 +179,8 @@ func (a *API) newRoutes() []route {
 		{"GET", keySetPath, identities.keySet, noBodyRouteDoc[identity.KeySet]("list the keys that verify tokens of tasks")},
 		{"GET", discoveryPath, identities.discover, noBodyRouteDoc[discovery]("say where the keys are that verify tokens of tasks")},
 		{"GET", "/", redirectToUI, streamRouteDoc("text/html", "go to the page for people")},
-		{"GET", "/ui/", welcomePage, streamRouteDoc("text/html", "say what this is")},
-		{"GET", "/ui/{id...}", welcomePage, streamRouteDoc("text/html", "say what this is")},
+		{"GET", "/ui/", servePage, streamRouteDoc("text/html", "show the web page")},
+		{"GET", "/ui/{id...}", servePage, streamRouteDoc("text/html", "show the web page")},
 
 		// These routes have the same reply on all single-server agents: see cluster_stubs.go.
 		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLHandler, noBodyRouteDoc[noContent]("refuse policies and tokens")},

@@ -1,0 +1,6 @@
+// Package ui has the web page of the agent: static files, and the HTTP handler that serves them.
+//
+// The page is a client of the public HTTP API only. It is written in modules that browsers load without a
+// build step: static/main.js has the table of pages, static/api.js the requests, static/dom.js the creation of
+// elements, and each module in static/views shows one page.
+package ui

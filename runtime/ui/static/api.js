@@ -1,0 +1,129 @@
+// Requests to the agent. Each function takes an AbortSignal, which ends its requests when the page changes.
+
+// tokenKey is the name of the token in the session storage: it lives as long as the tab.
+const tokenKey = "nomad-lite-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(tokenKey) ?? "",
+  set: (text) => (text ? sessionStorage.setItem(tokenKey, text) : sessionStorage.removeItem(tokenKey)),
+};
+
+// APIError is a reply with an error status. status is 0 if the agent did not reply.
+export class APIError extends Error {
+  constructor(status, text) {
+    super(text || "status " + status);
+    this.status = status;
+  }
+}
+
+// connection notifies listeners of "lost" (a request failed) and "restored" events.
+export const connection = new EventTarget();
+let lost = false;
+
+function setLost(value) {
+  if (lost === value) return;
+  lost = value;
+  connection.dispatchEvent(new Event(value ? "lost" : "restored"));
+}
+
+// send sends a request and returns the Response of fetch. options: those of fetch, and json, which becomes the
+// body. It throws an APIError.
+export async function send(path, { json, headers, ...options } = {}) {
+  const all = new Headers(headers);
+  if (token.get()) all.set("X-Nomad-Token", token.get());
+  if (json !== undefined) {
+    options.method ??= "PUT";
+    options.body = JSON.stringify(json);
+    all.set("Content-Type", "application/json");
+  }
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: all });
+  } catch (err) {
+    if (err.name === "AbortError") throw err;
+    setLost(true);
+    throw new APIError(0, "The agent does not answer.");
+  }
+  setLost(false);
+  if (!response.ok) throw new APIError(response.status, await response.text());
+  return response;
+}
+
+// get returns the decoded reply of a GET request.
+export async function get(path, signal) {
+  return (await send(path, { signal })).json();
+}
+
+// put sends a PUT request with a JSON body and returns the decoded reply.
+export async function put(path, json, signal) {
+  return (await send(path, { json, signal })).json();
+}
+
+// watch calls show(value) with the reply of a GET request, and again when it changes, until the signal ends.
+// It uses blocking queries, and retries when the agent does not answer. onError(err) is called with each other
+// error, which ends the watch; without onError, watch rejects with it.
+export async function watch(path, signal, show, onError) {
+  let index = 0;
+  while (!signal.aborted) {
+    let response, value;
+    try {
+      const separator = path.includes("?") ? "&" : "?";
+      response = await send(index ? `${path}${separator}index=${index}&wait=60s` : path, { signal });
+      value = await response.json();
+    } catch (err) {
+      if (signal.aborted) return;
+      if (err instanceof APIError && err.status > 0 && err.status < 500) {
+        if (!onError) throw err;
+        onError(err);
+        return;
+      }
+      index = 0; // the agent may be another one when it answers
+      await pause(1000, signal);
+      continue;
+    }
+    const newIndex = Number(response.headers.get("X-Nomad-Index"));
+    if (signal.aborted) return;
+    if (!newIndex) return show(value); // the route has no blocking queries
+    if (newIndex !== index) show(value);
+    index = newIndex < index ? 0 : newIndex; // a lower index: the state of the agent was replaced
+  }
+}
+
+// stream calls onMessage(object) for each JSON object of a streaming reply (events, logs, files), until the
+// stream or the signal ends. It reads no faster than onMessage, which can return a promise.
+export async function stream(path, signal, onMessage) {
+  const response = await send(path, { signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  // The agent sends objects without a separator in some streams, with newlines in others. Objects are found by
+  // counting braces outside of strings.
+  let text = "", from = 0, depth = 0, inString = false, escaped = false;
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const start = text.length;
+    text += value;
+    for (let i = start; i < text.length; i++) {
+      const c = text.charCodeAt(i);
+      if (inString) {
+        if (escaped) escaped = false;
+        else if (c === 92) escaped = true;
+        else if (c === 34) inString = false;
+      } else if (c === 34) inString = true;
+      else if (c === 123 && depth++ === 0) from = i;
+      else if (c === 125 && --depth === 0) {
+        const object = JSON.parse(text.slice(from, i + 1));
+        from = i + 1;
+        if (Object.keys(object).length > 0) await onMessage(object); // {} is a heartbeat
+      }
+    }
+    if (depth === 0) { text = ""; from = 0; } else { text = text.slice(from); from = 0; }
+  }
+}
+
+// pause waits, at most until the signal ends.
+export function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}

@@ -1,0 +1,67 @@
+// Creation of elements. Everything from jobs, tasks and files is text: no function here, and no other
+// module, parses HTML. The Content-Security-Policy of the page enforces this.
+
+// h creates an element. attributes: "class", "id", ARIA and other attributes as text; a name that starts with
+// "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute.
+// children: nodes, text, numbers, and arrays of these; false, null and undefined are omitted.
+export function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+// svg is h for elements of SVG.
+export function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) {
+      element.addEventListener(name.slice(2), value);
+    } else if (value === true) {
+      element.setAttribute(name, "");
+    } else if (value !== false && value != null) {
+      element.setAttribute(name, value);
+    }
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== false && child != null) {
+      element.append(child instanceof Node ? child : String(child));
+    }
+  }
+}
+
+// replace replaces the children of an element.
+export function replace(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+}
+
+// link creates a link to another page. main.js shows it without a reload.
+export function link(path, ...children) {
+  return h("a", { href: path }, children);
+}
+
+// badge creates the label of a status, with a class by which style.css colours it.
+export function badge(status) {
+  return h("span", { class: "badge status-" + String(status).replace(/[^a-z]/gi, "") }, status);
+}
+
+// table creates a table. columns: [{title, cell(row), class}]; key(row) returns the id of a row, which
+// becomes its data-key.
+export function table(label, columns, rows, key) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    h("table", null,
+      h("thead", null, h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.class }, c.title)))),
+      h("tbody", null, rows.map((row) =>
+        h("tr", { "data-key": key?.(row) }, columns.map((c) => h("td", { class: c.class }, c.cell(row))))))));
+}
+
+// facts creates a list of names and values.
+export function facts(pairs) {
+  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+}

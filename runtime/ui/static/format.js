@@ -1,0 +1,49 @@
+// Formats of values for people.
+
+// milliseconds converts a time of the API: nanoseconds since 1970, or text.
+export function milliseconds(time) {
+  return typeof time === "number" ? time / 1e6 : Date.parse(time);
+}
+
+// age returns the time since a time of the API: "5m12s".
+export function age(time) {
+  return time ? duration(Date.now() - milliseconds(time)) : "";
+}
+
+// duration formats milliseconds with at most two units: "250ms", "4.2s", "5m12s", "3d4h".
+export function duration(ms) {
+  if (ms < 0) return "0s";
+  if (ms < 1) return ms.toFixed(2) + "ms";
+  if (ms < 1000) return Math.round(ms) + "ms";
+  if (ms < 60e3) return (ms / 1000).toFixed(1).replace(/\.0$/, "") + "s";
+  const units = [["d", 86400e3], ["h", 3600e3], ["m", 60e3], ["s", 1e3]];
+  let text = "";
+  for (let i = units.findIndex(([, size]) => ms >= size), end = i + 2; i < Math.min(end, units.length); i++) {
+    const [unit, size] = units[i];
+    text += Math.floor(ms / size) + unit;
+    ms %= size;
+  }
+  return text;
+}
+
+// bytes formats a number of bytes: "1.5 MiB".
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  for (; count >= 1024 && i < units.length - 1; i++) count /= 1024;
+  return (i === 0 ? count : count.toFixed(1)) + " " + units[i];
+}
+
+// clock formats a time of the API in the time zone of the browser, with milliseconds if they are requested.
+export function clock(time, withMilliseconds) {
+  if (!time) return "";
+  return new Date(milliseconds(time)).toLocaleString(undefined, {
+    dateStyle: "short", timeStyle: withMilliseconds ? undefined : "medium",
+    ...(withMilliseconds && { dateStyle: undefined, hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 }),
+  });
+}
+
+// shortID returns the first eight characters of a UUID, as the command line does.
+export function shortID(id) {
+  return String(id ?? "").slice(0, 8);
+}

@@ -1,0 +1,107 @@
+// The table of pages, and the frame around them: navigation, search, the state of the connection.
+
+import { connection } from "./api.js";
+import { h, link, replace } from "./dom.js";
+
+// pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
+// show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
+// decoded, and query, a URLSearchParams. The signal ends when another page is shown. Paths are those of Nomad's page.
+const pages = [
+  [/^$/, "jobs"],
+  [/^jobs$/, "jobs"],
+  [/^settings\/tokens$/, "login"],
+];
+
+const navigation = [
+  ["/ui/jobs", "Jobs"],
+  ["/ui/settings/tokens", "Token"],
+];
+
+const main = document.getElementById("main");
+let current = new AbortController();
+
+// go shows the page of a path, and adds it to the history of the browser.
+export function go(path) {
+  history.pushState(null, "", path);
+  showPage();
+}
+
+async function showPage() {
+  current.abort();
+  current = new AbortController();
+  const { signal } = current;
+  const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
+  markCurrent();
+  const found = pages.map(([pattern, view]) => ({ match: pattern.exec(path), view })).find(({ match }) => match);
+  document.title = "nomad-lite";
+  if (!found) {
+    replace(main, h("h1", null, "No such page"), h("p", null, link("/ui/jobs", "All jobs")));
+    return;
+  }
+  try {
+    const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
+    parameters.query = new URLSearchParams(location.search);
+    const view = await import(`./views/${found.view}.js`);
+    if (signal.aborted) return;
+    replace(main);
+    await view.show(main, parameters, signal);
+  } catch (err) {
+    if (!signal.aborted) showError(err);
+  }
+}
+
+// showError replaces the page with an error; with the form for the token if the agent requires one.
+export async function showError(err) {
+  if (err.status === 403) {
+    const login = await import("./views/login.js");
+    replace(main);
+    login.showForm(main, showPage);
+    return;
+  }
+  replace(main, h("h1", null, "This page cannot be shown"), h("p", { role: "alert" }, err.message),
+    h("p", null, h("button", { onclick: showPage }, "Try again")));
+}
+
+function markCurrent() {
+  for (const a of document.querySelectorAll("#top nav a")) {
+    const isCurrent = location.pathname.startsWith(a.getAttribute("href"));
+    a.toggleAttribute("aria-current", isCurrent);
+    if (isCurrent) a.setAttribute("aria-current", "page");
+  }
+}
+
+// Links to pages are shown without a reload.
+document.addEventListener("click", (event) => {
+  const a = event.target.closest?.("a[href^='/ui/']");
+  if (!a || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || a.target || a.hasAttribute("download")) return;
+  event.preventDefault();
+  go(a.getAttribute("href"));
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+addEventListener("popstate", showPage);
+
+// The key "/" opens the search, except while a text is entered.
+document.addEventListener("keydown", async (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;
+  event.preventDefault();
+  openSearch();
+});
+
+async function openSearch() {
+  const search = await import("./search.js");
+  search.open();
+}
+
+const status = document.getElementById("connection");
+connection.addEventListener("lost", () => {
+  status.textContent = "The connection to the agent is lost. This page tries again each second.";
+  status.hidden = false;
+});
+connection.addEventListener("restored", () => { status.hidden = true; });
+
+replace(document.getElementById("top"),
+  link("/ui/jobs", h("strong", null, "nomad-lite")),
+  h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => link(path, title))),
+  h("button", { id: "search-button", onclick: openSearch, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
+showPage();

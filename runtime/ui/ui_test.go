@@ -1,0 +1,98 @@
+package ui
+
+import (
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func serve(target string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("GET", target, nil)
+	if len(header) > 0 {
+		r.Header.Set(header[0], header[1])
+	}
+	w := httptest.NewRecorder()
+	Serve(w, r)
+	return w
+}
+
+func TestPathsOfPagesAndFiles(t *testing.T) {
+	for _, test := range []struct {
+		target      string
+		status      int
+		contentType string
+	}{
+		{"/ui/", 200, "text/html; charset=utf-8"},
+		{"/ui/jobs/web@default", 200, "text/html; charset=utf-8"},
+		{"/ui/variables/var/a.js@default", 200, "text/html; charset=utf-8"},
+		{"/ui/static/main.js", 200, "text/javascript; charset=utf-8"},
+		{"/ui/static/style.css", 200, "text/css; charset=utf-8"},
+		{"/ui/static/icon.svg", 200, "image/svg+xml"},
+		{"/ui/static/none.js", 404, ""},
+		{"/ui/static/../ui.go", 404, ""},
+		{"/ui/static/", 404, ""},
+	} {
+		w := serve(test.target)
+		if w.Code != test.status || w.Header().Get("Content-Type") != test.contentType {
+			t.Errorf("%s: %d %q", test.target, w.Code, w.Header().Get("Content-Type"))
+		}
+		if policy := w.Header().Get("Content-Security-Policy"); test.status == 200 && !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; ") {
+			t.Errorf("%s: policy %q", test.target, policy)
+		}
+	}
+}
+
+func TestUnchangedFilesAreNotSentAgain(t *testing.T) {
+	if w := serve("/ui/static/main.js", "If-None-Match", serve("/ui/static/main.js").Header().Get("ETag")); w.Code != http.StatusNotModified || w.Body.Len() > 0 {
+		t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
+	}
+	if w := serve("/ui/static/main.js", "If-None-Match", serve("/ui/static/api.js").Header().Get("ETag")); w.Code != http.StatusOK {
+		t.Errorf("the ETag of another file: %d", w.Code)
+	}
+}
+
+var importPattern = regexp.MustCompile(`(?m)^(?:import|export) .*from "([^"]+)"|import\("([^"]+)"\)`)
+
+// TestImportedModulesExist also checks that no module is loaded from another host.
+func TestImportedModulesExist(t *testing.T) {
+	err := fs.WalkDir(embedded, "static", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".js" || strings.Contains(name, "/vendor/") {
+			return err
+		}
+		text, err := fs.ReadFile(embedded, name)
+		if err != nil {
+			return err
+		}
+		for _, found := range importPattern.FindAllStringSubmatch(string(text), -1) {
+			imported := path.Join(path.Dir(name), found[1]+found[2])
+			if _, err := fs.Stat(embedded, imported); err != nil {
+				t.Errorf("%s imports %s%s: %v", name, found[1], found[2], err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEachPageHasItsModule reads the table of pages in main.js.
+func TestEachPageHasItsModule(t *testing.T) {
+	text, err := fs.ReadFile(embedded, "static/main.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	views := regexp.MustCompile(`(?m)^  \[/.*/, "(\w+)"\],$`).FindAllStringSubmatch(string(text), -1)
+	if len(views) < 2 {
+		t.Fatalf("%d pages were found in main.js", len(views))
+	}
+	for _, view := range views {
+		if _, err := fs.Stat(embedded, "static/views/"+view[1]+".js"); err != nil {
+			t.Error(err)
+		}
+	}
+}
