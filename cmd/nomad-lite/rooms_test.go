@@ -51,11 +51,11 @@ var pluginContractPackages = map[string][]string{
 // runtimeLayers is the order of the packages inside runtime. A package, with the packages below
 // it, can import packages of its own layer and of the layers before it.
 var runtimeLayers = [][]string{
-	{"clock", "failpoint", "keyring", "lifecycle", "restart"},
+	{"clock", "failpoint", "keyring", "lifecycle", "metrics", "restart"},
 	{"model", "jobspec", "state"},
 	{"store"},
 	{
-		"events", "variables", "identity", "scheduler",
+		"events", "jobsummary", "variables", "identity", "scheduler",
 		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline",
 	},
 	{"taskapi"},
@@ -63,7 +63,7 @@ var runtimeLayers = [][]string{
 	{"taskrunner"},
 	{"allocrunner"},
 	{"hookhost", "noderunner", "orphans"},
-	{"httpapi", "ui", "localnode"},
+	{"httpapi", "ui", "localnode", "metrics/collect"},
 	{"agent"},
 	{"agent/config"},
 }

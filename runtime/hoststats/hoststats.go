@@ -15,11 +15,13 @@ type Stats struct {
 	Timestamp        int64 // nanoseconds
 	Uptime           uint64
 	CPUTicksConsumed float64 // MHz
-	Memory           *api.HostMemoryStats
-	CPU              []*CPU
-	DiskStats        []*api.HostDiskStats
-	AllocDirStats    *api.HostDiskStats      // nil if unknown
-	DeviceStats      []*api.DeviceGroupStats // empty in the result of Sampler
+	// CPUTicksTotal is the use of the processors since the boot, in MHz times seconds; 0 if unknown.
+	CPUTicksTotal float64 `json:"-"`
+	Memory        *api.HostMemoryStats
+	CPU           []*CPU
+	DiskStats     []*api.HostDiskStats
+	AllocDirStats *api.HostDiskStats      // nil if unknown
+	DeviceStats   []*api.DeviceGroupStats // empty in the result of Sampler
 }
 
 // CPU is one processor with the fields of the server; the client's type lacks some. All values are
@@ -27,6 +29,7 @@ type Stats struct {
 type CPU struct {
 	CPU                                          string
 	User, System, Idle, TotalPercent, TotalTicks float64
+	Measured                                     bool `json:"-"` // false if the processor has no earlier sample; then it seems idle
 }
 
 // Sampler samples a machine. It may be used concurrently.
@@ -56,6 +59,7 @@ func (s *Sampler) Sample(ctx context.Context) Stats {
 	for _, c := range stats.CPU {
 		stats.CPUTicksConsumed += c.TotalTicks
 	}
+	stats.CPUTicksTotal = s.ticksSinceBoot()
 	now := time.Now()
 	stats.Timestamp = now.UnixNano()
 	stats.Uptime = uptime()
@@ -92,6 +96,20 @@ func (s *Sampler) sampleCPUs(ctx context.Context) []*CPU {
 	s.lastTime, s.lastTicks = time.Now(), now
 	return s.usage
 }
+
+// ticksSinceBoot returns the use of the processors up to the last sample, in MHz times seconds.
+func (s *Sampler) ticksSinceBoot() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	busy := 0.0
+	for _, t := range s.lastTicks {
+		busy += t.total - t.idle
+	}
+	return busy / clockTicksPerSecond * float64(s.MHz) / max(1, float64(len(s.lastTicks)))
+}
+
+// clockTicksPerSecond is the unit of /proc/stat, which is the same on all architectures of Linux that Go supports.
+const clockTicksPerSecond = 100
 
 func diskUsage(m Mount) (*api.HostDiskStats, bool) {
 	var st unix.Statfs_t

@@ -13,7 +13,7 @@ func TestProcessors(t *testing.T) {
 	now := parseStat("cpu0 120 10 60 850 55 3 2 0 0 0\ncpu1 0 0 0 1000\ncpu2 5 5 5 5\n")
 	got := cpuUsage(before, now, 6000)
 	want := []CPU{
-		{CPU: "cpu0", User: 30, System: 15, Idle: 55, TotalPercent: 45, TotalTicks: 900},
+		{CPU: "cpu0", User: 30, System: 15, Idle: 55, TotalPercent: 45, TotalTicks: 900, Measured: true},
 		{CPU: "cpu1", Idle: 100},
 		{CPU: "cpu2", Idle: 100},
 	}

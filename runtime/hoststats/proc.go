@@ -53,7 +53,7 @@ func cpuUsage(before, now []cpuTicks, mhz float64) []*CPU {
 		}
 		percent := func(after, before float64) float64 { return min(max(100*(after-before)/total, 0), 100) }
 		c.User, c.System, c.Idle = percent(t.user, b.user), percent(t.system, b.system), percent(t.idle, b.idle)
-		c.TotalPercent = 100 - c.Idle
+		c.TotalPercent, c.Measured = 100-c.Idle, true
 		c.TotalTicks = c.TotalPercent / 100 * mhz / float64(len(now))
 	}
 	return cpus

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -355,7 +356,7 @@ type nodeWithStats struct{ stubNode }
 func (nodeWithStats) HostStats(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
 	return hoststats.Stats{
-		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},
+		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50, Measured: true}},
 		DiskStats: []*api.HostDiskStats{disk, disk}, // a device that is mounted twice is listed twice
 	}
 }
@@ -365,22 +366,24 @@ func TestMetrics(t *testing.T) {
 	f.putNode(t)
 	f.putJob(t, "web")
 	alloc := f.putAlloc(t, "web")
-	want := map[string]bool{
-		`nomad_client_allocated_memory{datacenter="dc1",host="n1",`:    true,
-		"nomad_client_host_memory_total{host=\"n1\"} 1.073741824e+09":  true,
-		`nomad_client_host_cpu_total_percent{cpu="cpu0",host="n1"} 50`: true,
-		`nomad_client_host_disk_size{disk="/dev/vda",host="n1"}`:       true,
-		`nomad_client_uptime{host="n1"} 7`:                             true,
-		`nomad_client_allocs_memory_allocated{alloc_id="` + alloc + `",host="n1",job="web",namespace="default",task="t",task_group="g"} 2.68435456e+08`: true,
-		`nomad_client_allocs_restart{alloc_id="` + alloc + `",host="n1",job="web",namespace="default",task="t",task_group="g"} 3`:                       true,
-		"# TYPE nomad_client_allocs_restart counter":                                                true,
-		`nomad_nomad_job_status_dead{host="n1"} 1`:                                                  true,
-		`nomad_nomad_job_summary_running{host="n1",job="web",namespace="default",task_group="g"} 1`: true,
-		"go_goroutines": true,
+	node := `datacenter="dc1",host="n1",node_class="none",node_id="` + f.config.NodeID + `",node_pool="default",node_scheduling_eligibility="",node_status="ready"`
+	task := `{alloc_id="` + alloc + `",host="n1",job="web",namespace="default",task="t",task_group="g"}`
+	want := []string{
+		"nomad_client_allocated_memory{" + node + "} 256",
+		"nomad_client_host_memory_total{" + node + "} 1.073741824e+09",
+		`nomad_client_host_cpu_total_percent{cpu="cpu0",` + node + "} 50",
+		`nomad_client_host_disk_size{datacenter="dc1",disk="/dev/vda",host="n1",`,
+		"nomad_client_uptime{" + node + "} 7",
+		"nomad_client_allocs_memory_allocated" + task + " 2.68435456e+08",
+		"nomad_client_allocs_restart" + task + " 3",
+		"# TYPE nomad_client_allocs_restart counter",
+		`nomad_nomad_job_status_dead{host="n1"} 1`,
+		`nomad_nomad_job_summary_running{host="n1",job="web",namespace="default",task_group="g"} 1`,
+		"\ngo_goroutines ",
 	}
 	r := f.send("GET", "/v1/metrics?format=prometheus", nil)
 	got := bodyText(r)
-	for line := range want {
+	for _, line := range want {
 		if !strings.Contains(got, line) {
 			t.Errorf("there is no %s in\n%s", line, got)
 		}
@@ -407,7 +410,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 
-	f.SetTelemetry(Telemetry{OmitPrometheusFormat: true, OmitNodeMetrics: true, OmitAllocationMetrics: true})
+	f.metrics.SetSettings(metrics.Settings{OmitPrometheusFormat: true, OmitNodeMetrics: true, OmitAllocationMetrics: true})
 	f.runRequests(t, []requestCase{{"switched off", "GET", "/v1/metrics?format=prometheus", "", 415, "Prometheus is not enabled"}})
 	if all := bodyText(f.send("GET", "/v1/metrics", nil)); strings.Contains(all, "client.host") || strings.Contains(all, "client.allocs") || !strings.Contains(all, "job_summary") {
 		t.Error("what is switched off is shown, or more is")

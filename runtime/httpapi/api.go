@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -67,13 +66,14 @@ type VolumeManager interface {
 	DeleteClaim(ctx context.Context, namespace, id string) error
 }
 
-// Config configures an API.
+// Config configures an API. It is large because it has each part of the agent that a route uses.
 type Config struct {
 	Store         *store.Store
 	Scheduler     *scheduler.Scheduler
 	Node          Node
 	Volumes       VolumeManager
 	JobParser     jobParser
+	Metrics       metricsSource
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
@@ -113,7 +113,6 @@ type API struct {
 	routes       []route
 	logger       hclog.Logger
 	variables    *variables.Variables
-	telemetry    atomic.Pointer[Telemetry]
 	bodyBudget   memoryBudget
 	execSessions execSessionGroup
 }
@@ -125,7 +124,6 @@ func New(c Config) *API {
 		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
-	a.SetTelemetry(Telemetry{})
 	a.routes = a.newRoutes()
 	return a
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -65,7 +66,8 @@ func (stubNode) SetMeta(context.Context, map[string]*string) error { return erro
 // fixture is an API with a store and without an agent.
 type fixture struct {
 	*API
-	store *store.Store
+	store   *store.Store
+	metrics *collect.Collector
 }
 
 func newFixture(t testing.TB, edit func(*Config)) *fixture {
@@ -81,7 +83,9 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	if edit != nil {
 		edit(&c)
 	}
-	return &fixture{New(c), s}
+	collector := collect.New(s, c.Node, c.NodeID)
+	c.Metrics = collector
+	return &fixture{New(c), s, collector}
 }
 
 // rejectingStore rejects all changes.

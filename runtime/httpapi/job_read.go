@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/jobsummary"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -31,7 +32,7 @@ func (h *jobReader) read(r *request) (any, error) {
 
 func (h *jobReader) summary(r *request) (any, error) {
 	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
-		sum := newJobSummary(s, ws, j)
+		sum := jobsummary.New(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/jobsummary"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -28,7 +29,7 @@ func (h *scalingHandler) status(r *request) (any, error) {
 			status.TaskGroups[val(g.Name)] = api.TaskGroupScaleStatus{Desired: val(g.Count), Events: emptyIfNil(events[val(g.Name)])}
 		}
 		index := max(val(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
-		for _, alloc := range jobAllocations(s, ws, j) {
+		for _, alloc := range jobsummary.Allocations(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
 			if !known || model.AllocTerminal(alloc) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/jobsummary"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -87,7 +88,7 @@ func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 			status.ChildStatuses = append(status.ChildStatuses, val(child.Status))
 		}
 	}
-	for _, alloc := range sortByCreation(jobAllocations(s, ws, j)) {
+	for _, alloc := range sortByCreation(jobsummary.Allocations(s, ws, j)) {
 		one := jobStatusAlloc{
 			ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
 			FollowupEvalID: alloc.FollowupEvalID, JobVersion: val(alloc.Job.Version),

@@ -44,7 +44,7 @@ func (a *API) newRoutes() []route {
 	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
 	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, a.logger}
-	metrics := &metricsHandler{agent, c.Store, c.Node, &a.telemetry}
+	metrics := &metricsHandler{c.Metrics}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentConfig, c.Reload}
 	debug := &debugHandler{agent, c.Node, c.Log, c.Debug}
 	volumes := &volumeHandler{c.Store, c.Volumes}

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
 )
 
 const agentHelp = `Run jobs on this machine, and keep them running.
@@ -148,11 +149,14 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		agent: a, options: o, clientAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
 		systemd: systemdNotifierFromEnv(), signals: signals,
 	}
+	r.metrics = collect.New(a.Store(), a, a.Node().ID())
+	r.metrics.SetSettings(c.Telemetry)
 	r.api = httpapi.New(httpapi.Config{
 		Store:         a.Store(),
 		Scheduler:     a.Scheduler(),
 		Node:          a,
 		Volumes:       a.Node().Volumes(),
+		Metrics:       r.metrics,
 		JobParser:     confined.New("nomad-lite", JobParserCommand),
 		NodeID:        a.Node().ID(),
 		Region:        a.Node().TaskEnvNode().Region,
@@ -171,6 +175,5 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 
 		HandshakeTimeout: c.HandshakeTimeout,
 	})
-	r.api.SetTelemetry(c.Telemetry)
 	return r.run(ctx)
 }

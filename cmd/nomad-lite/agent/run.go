@@ -23,12 +23,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
 )
 
 // runningAgent is an agent that serves its API, and handles signals and requests for a reload.
 type runningAgent struct {
 	agent         *agent.Agent
 	api           *httpapi.API
+	metrics       *collect.Collector
 	options       options
 	clientAddress string // address at which commands reach the API
 	listeners     *listeners
@@ -200,7 +202,7 @@ func (r *runningAgent) reload() error {
 	r.config = &changed
 	r.mu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
-	r.api.SetTelemetry(c.Telemetry)
+	r.metrics.SetSettings(c.Telemetry)
 	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.Hooks)
 	r.logger.Info("configuration reloaded")
 	return nil

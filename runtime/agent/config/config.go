@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -50,7 +50,7 @@ type Config struct {
 	HandshakeTimeout time.Duration
 	NoTokens         bool // access control is disabled explicitly
 	Debug            bool // the API serves profiles of the agent and host data
-	Telemetry        httpapi.Telemetry
+	Telemetry        metrics.Settings
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool

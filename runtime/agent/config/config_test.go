@@ -15,7 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 )
 
 // diagnosticLines returns the diagnostics, each in one line with its position.
@@ -144,7 +144,7 @@ no_such = 1
 		{"tls.verify_https_client", c.TLS.VerifyClient, true},
 		{"tls_min_version", c.TLS.MinVersion, uint16(tls.VersionTLS12)},
 		{"tls_cipher_suites", slices.Equal(c.TLS.CipherSuites, []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}), true},
-		{"telemetry", c.Telemetry, httpapi.Telemetry{OmitPrometheusFormat: true}},
+		{"telemetry", reflect.DeepEqual(c.Telemetry, metrics.Settings{OmitPrometheusFormat: true}), true},
 		{"http_max_conns_per_client", c.HTTPConns, 200},
 		{"https_handshake_timeout", c.HandshakeTimeout, 2 * time.Second},
 		{"enable_debug", c.Debug, true},

@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Settings select metrics and their labels. They are those of the telemetry block. The zero value selects all
+// metrics.
+type Settings struct {
+	OmitPrometheusFormat     bool // the Prometheus format is not served
+	OmitNodeMetrics          bool // no metrics of the machine
+	OmitAllocationMetrics    bool // no metrics of single allocations
+	OmitDispatchedJobSummary bool // no job summaries of dispatched jobs
+	OmitHost                 bool // no label host
+	Filter                   Filter
+	CollectionInterval       time.Duration // time between two samples of resource usage; 0 means DefaultInterval
+	IncludeAllocMetadata     bool          // metrics of allocations have the metadata of the job as labels
+	AllowedMetadataKeys      []string      // the keys of metadata that become labels; nil means all
+}
+
+// DefaultInterval is the collection interval of Nomad.
+const DefaultInterval = time.Second
+
+// Interval returns the collection interval.
+func (s *Settings) Interval() time.Duration {
+	if s.CollectionInterval == 0 {
+		return DefaultInterval
+	}
+	return s.CollectionInterval
+}
+
+// selects reports whether a metric is collected.
+func (s *Settings) selects(d *Definition) bool {
+	switch {
+	case d.group == nodeGroup && s.OmitNodeMetrics, d.group == allocationGroup && s.OmitAllocationMetrics:
+		return false
+	}
+	return s.Filter.allows(d.Name)
+}
+
+// Filter selects metrics by prefixes of their names. The longest prefix decides. The zero value allows all
+// names.
+type Filter struct {
+	Rules       []string // prefixes after a sign: + allows the names, - omits them
+	OmitDefault bool     // names without a rule are omitted
+}
+
+// CheckFilterRule returns an error for an invalid rule of a [Filter].
+func CheckFilterRule(rule string) error {
+	if len(rule) < 2 || rule[0] != '+' && rule[0] != '-' {
+		return fmt.Errorf("%q has no sign: write +prefix to keep metrics and -prefix to omit them", rule)
+	}
+	if !slices.ContainsFunc(Definitions, func(d *Definition) bool { return strings.HasPrefix(d.Name, rule[1:]) }) {
+		return &UnusedRuleError{rule}
+	}
+	return nil
+}
+
+// UnusedRuleError means that a rule is valid, and that no metric has its prefix.
+type UnusedRuleError struct{ rule string }
+
+func (e *UnusedRuleError) Error() string {
+	return fmt.Sprintf("no metric has the prefix of %q", e.rule)
+}
+
+func (f *Filter) allows(name string) bool {
+	allowed, length := !f.OmitDefault, 0
+	for _, rule := range f.Rules {
+		if prefix := rule[1:]; len(prefix) > length && strings.HasPrefix(name, prefix) {
+			allowed, length = rule[0] == '+', len(prefix)
+		}
+	}
+	return allowed
+}

@@ -1,0 +1,145 @@
+package metrics
+
+import "strings"
+
+// Kind is the type of a metric.
+type Kind int
+
+const (
+	Gauge   Kind = iota
+	Counter      // does not decrease until the process that counts is restarted
+	Histogram
+)
+
+func (k Kind) String() string { return [...]string{"gauge", "counter", "histogram"}[k] }
+
+// Definition describes a metric.
+type Definition struct {
+	Name   string // with dots for metrics of Nomad, with the prefix nomad_lite_ for others
+	Kind   Kind
+	Help   string   // one sentence, with the unit
+	Labels []string // sorted; a label that is unknown for a value is missing
+
+	group   group
+	buckets []float64 // upper limits of a histogram's buckets
+}
+
+// PrometheusName returns the name in Prometheus' formats.
+func (d *Definition) PrometheusName() string {
+	return strings.NewReplacer(".", "_", "-", "_").Replace(d.Name)
+}
+
+// group is a set of metrics that a setting turns off.
+type group int
+
+const (
+	agentGroup group = iota // always on
+	nodeGroup
+	allocationGroup
+)
+
+// Label sets of the table.
+var (
+	hostLabel  = []string{"host"}
+	nodeLabels = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	cpuLabels  = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	diskLabels = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	jobLabels  = []string{"host", "job", "namespace", "parent_id", "task_group"}
+	taskLabels = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
+)
+
+// Buckets of histograms, in seconds. A bucket is a time series of each combination of labels, so there are few.
+var (
+	callBuckets  = []float64{.0005, .002, .01, .05, .25, 1, 5, 30}
+	hookBuckets  = []float64{.001, .01, .1, 1, 10, 60, 600}
+	writeBuckets = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .5, 2}
+	startBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+)
+
+// Definitions is the table of all metrics. It must not be changed.
+var Definitions = []*Definition{
+	{Name: "nomad.runtime.num_goroutines", Help: "Number of goroutines of the agent.", Labels: hostLabel},
+	{Name: "nomad.runtime.alloc_bytes", Help: "Memory that the agent has allocated and not freed, in bytes.", Labels: hostLabel},
+	{Name: "nomad.runtime.sys_bytes", Help: "Memory that the agent's Go runtime has from the operating system, in bytes.", Labels: hostLabel},
+	{Name: "nomad.runtime.heap_objects", Help: "Number of objects on the heap of the agent.", Labels: hostLabel},
+	{Name: "nomad.runtime.malloc_count", Help: "Number of objects that the agent has allocated since its start.", Labels: hostLabel},
+	{Name: "nomad.runtime.free_count", Help: "Number of objects that the agent has freed since its start.", Labels: hostLabel},
+	{Name: "nomad.runtime.total_gc_pause_ns", Help: "Time during which garbage collections have paused the agent since its start, in nanoseconds.", Labels: hostLabel},
+	{Name: "nomad.runtime.total_gc_runs", Help: "Number of garbage collections since the start of the agent.", Labels: hostLabel},
+
+	{Name: "nomad.nomad.job_summary.queued", Help: "Number of allocations of the group that wait to be placed.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.starting", Help: "Number of pending allocations of the group.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.running", Help: "Number of running allocations of the group.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.complete", Help: "Number of complete allocations of the group.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.failed", Help: "Number of failed allocations of the group.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.lost", Help: "Number of lost allocations of the group.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_summary.unknown", Help: "Number of allocations of the group in an unknown state.", Labels: jobLabels},
+	{Name: "nomad.nomad.job_status.pending", Help: "Number of pending jobs.", Labels: hostLabel},
+	{Name: "nomad.nomad.job_status.running", Help: "Number of running jobs.", Labels: hostLabel},
+	{Name: "nomad.nomad.job_status.dead", Help: "Number of dead jobs.", Labels: hostLabel},
+	{Name: "nomad.nomad.blocked_evals.total_blocked", Help: "Number of evaluations that wait for free resources.", Labels: hostLabel},
+	{Name: "nomad.nomad.broker.total_ready", Help: "Number of evaluations that wait for the scheduler.", Labels: hostLabel},
+	{Name: "nomad.nomad.broker.total_waiting", Help: "Number of evaluations that wait for their time.", Labels: hostLabel},
+
+	{Name: "nomad.client.allocations.migrating", Help: "Number of allocations that move data of previous allocations.", Labels: nodeLabels},
+	{Name: "nomad.client.allocations.blocked", Help: "Number of allocations that wait for the end of previous allocations.", Labels: nodeLabels},
+	{Name: "nomad.client.allocations.pending", Help: "Number of allocations that do not run yet.", Labels: nodeLabels},
+	{Name: "nomad.client.allocations.start", Help: "Number of pending allocations that are being started.", Labels: nodeLabels},
+	{Name: "nomad.client.allocations.running", Help: "Number of running allocations.", Labels: nodeLabels},
+	{Name: "nomad.client.allocations.terminal", Help: "Number of ended allocations.", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.cpu", Help: "CPU that is allocated to tasks, in MHz.", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.memory", Help: "Memory that is allocated to tasks, in megabytes.", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.max_memory", Help: "Memory that tasks can use at most with oversubscription, in megabytes.", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.disk", Help: "Disk that is allocated to allocations, in megabytes.", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.cpu", Help: "CPU that can still be allocated, in MHz.", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.memory", Help: "Memory that can still be allocated, in megabytes.", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.disk", Help: "Disk that can still be allocated, in megabytes.", Labels: nodeLabels},
+
+	{Name: "nomad.client.uptime", Help: "Time since the machine was booted, in seconds.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.user", Help: "Use of the processor by programs, in percent.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.system", Help: "Use of the processor by the kernel, in percent.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.idle", Help: "Idle time of the processor, in percent.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total", Help: "Use of the processor, in percent; the same as total_percent.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_percent", Help: "Use of the processor, in percent.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_ticks", Help: "Use of the processor, in MHz.", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_ticks_count", Kind: Counter, Help: "Use of all processors since the boot, in MHz times seconds.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.total", Help: "Memory of the machine, in bytes.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.available", Help: "Memory of the machine that programs can get, in bytes.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.used", Help: "Memory of the machine that programs use, in bytes.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.free", Help: "Memory of the machine that is not used at all, in bytes.", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.size", Help: "Size of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.used", Help: "Used space of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.available", Help: "Available space of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.used_percent", Help: "Used space of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.inodes_percent", Help: "Used inodes of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
+
+	{Name: "nomad.client.allocs.restart", Kind: Counter, Help: "Number of restarts of the task.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.allocated", Help: "CPU that is allocated to the task, in MHz.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.system", Help: "Use of CPU by the kernel for the task, in percent of one core.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.user", Help: "Use of CPU by the task's programs, in percent of one core.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.total_percent", Help: "Use of CPU by the task, in percent of one core.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.total_ticks", Help: "Use of CPU by the task, in MHz.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.throttled_periods", Help: "Number of periods in which the task was throttled.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.throttled_time", Help: "Time during which the task was throttled, in nanoseconds.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.allocated", Help: "Memory that is allocated to the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.max_allocated", Help: "Memory that the task can use at most, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.rss", Help: "Memory that the task uses without the page cache, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.cache", Help: "Page cache of the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.swap", Help: "Memory of the task that is swapped out, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.usage", Help: "Memory that the task uses, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.max_usage", Help: "Largest use of memory by the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.kernel_usage", Help: "Memory that the kernel uses for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.kernel_max_usage", Help: "Largest use of memory by the kernel for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+
+	{Name: "nomad_lite_tasks", Help: "Number of tasks of allocations that are in the state.", Labels: []string{"state"}},
+}
+
+var definitionsByName, definitionsByPrometheusName = indexDefinitions()
+
+func indexDefinitions() (byName, byPrometheusName map[string]*Definition) {
+	byName, byPrometheusName = make(map[string]*Definition, len(Definitions)), make(map[string]*Definition, len(Definitions))
+	for _, d := range Definitions {
+		byName[d.Name], byPrometheusName[d.PrometheusName()] = d, d
+	}
+	return byName, byPrometheusName
+}
