@@ -26,6 +26,10 @@ type MethodStats struct {
 // CallRecorder counts the unary calls to a plugin process. The zero value is ready. All methods can be called
 // concurrently.
 type CallRecorder struct {
+	// OnCall is called after each call with the full name of the method. It is set before the first call, and may be
+	// called concurrently. Nil means that no function is called.
+	OnCall func(method string, d time.Duration, failed bool)
+
 	mu      sync.Mutex
 	methods map[string]*MethodStats
 }
@@ -36,12 +40,16 @@ func (r *CallRecorder) Intercept(ctx context.Context, method string, request, re
 	start := time.Now()
 	err := invoke(ctx, method, request, response, conn, opts...)
 	duration := time.Since(start)
+	failed := err != nil && status.Code(err) != codes.Canceled
+	if r.OnCall != nil {
+		r.OnCall(method, duration, failed)
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats.InProgress--
 	stats.Calls++
-	if err != nil && status.Code(err) != codes.Canceled {
+	if failed {
 		stats.Errors++
 	}
 	stats.Total += duration

@@ -60,6 +60,7 @@ type Client struct {
 	keeperChildID process.ID          // identifies keeperChild
 	keeperID      process.ID          // the keeper of the last connection
 	ephemeral     bool
+	keeperStarts  int // number of keepers that this process has started
 }
 
 // fdCopy is the client's own duplicate of a descriptor that the keeper holds.
@@ -146,6 +147,22 @@ func (c *Client) KeeperProcess() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeperID
+}
+
+// Status is the state of the keeper from the point of view of its client.
+type Status struct {
+	Process   process.ID // of the last connected keeper
+	Connected bool
+	Starts    int // keepers that this client has started
+	StoredFDs int // descriptors that the keeper holds for this client
+}
+
+// Status returns the state of the keeper. It does not block.
+func (c *Client) Status() Status {
+	l := c.conns.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopies)}
 }
 
 // Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.

@@ -401,6 +401,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	p, err := process.LookupID(child.Pid)
 	c.mu.Lock()
 	c.keeperChild, c.keeperChildID = child, p
+	c.keeperStarts++
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err

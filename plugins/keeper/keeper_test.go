@@ -561,6 +561,9 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if c.KeeperProcess() == first {
 		t.Fatal("the keeper is still the first one")
 	}
+	if status := c.Status(); status.Starts != 4 || status.StoredFDs != 1 || !status.Connected || status.Process != c.KeeperProcess() {
+		t.Errorf("status %+v after three kills", status)
+	}
 	f, err := c.GetFD("fifo")
 	if err != nil {
 		t.Fatal(err)

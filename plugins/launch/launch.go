@@ -80,6 +80,9 @@ type Config struct {
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
+	// OnCall is called after each unary call of the plugin: see base.CallRecorder. It may be nil.
+	OnCall func(method string, d time.Duration, failed bool)
+
 	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
 	// one minute. CallTimeout is the timeout of each call during the launch; 0 means 30
 	// seconds.
@@ -186,6 +189,7 @@ func newPlugin(cfg Config) *Plugin {
 		detached: make(chan struct{}),
 		stdio:    processOutput{stderrDone: make(chan struct{})},
 		exit:     processExit{known: make(chan struct{})},
+		calls:    base.CallRecorder{OnCall: cfg.OnCall},
 	}
 }
 

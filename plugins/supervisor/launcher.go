@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
@@ -41,6 +42,9 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 		DriverConfig: l.cfg.DriverConfig,
 		HookConfig:   l.cfg.HookConfig,
 		Logger:       l.cfg.Logger,
+	}
+	if onCall := l.cfg.OnCall; onCall != nil {
+		cfg.OnCall = func(method string, d time.Duration, failed bool) { onCall(e.Name, method, d, failed) }
 	}
 	if !binary.IsScript {
 		cfg.Executable = binary.File

@@ -97,6 +97,10 @@ type Config struct {
 	// discards them.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
 
+	// OnCall is called after each unary call of a plugin process, concurrently, with the name of
+	// the plugin and the full name of the method. Nil means that no function is called.
+	OnCall func(plugin, method string, d time.Duration, failed bool)
+
 	// NoCallTimeouts means that a driver stays healthy however long it takes to answer a call: a
 	// debugger may have stopped its process.
 	NoCallTimeouts bool

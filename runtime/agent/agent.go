@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
@@ -92,7 +93,8 @@ type Config struct {
 	Logger           hclog.Logger
 }
 
-// Agent is a running nomad-lite agent. Its methods may be called concurrently.
+// Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
+// part of the node through it.
 type Agent struct {
 	logger           hclog.Logger
 	config           Config
@@ -193,6 +195,9 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 
 // Logs returns the client of the log collector.
 func (a *Agent) Logs() *logs.Collector { return a.helperProcesses.collector }
+
+// Keeper returns the client of the keeper.
+func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 
 // Host returns the properties of the machine.
 func (a *Agent) Host() fingerprint.Host { return a.host }

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
@@ -158,6 +159,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 			return nodes == nil || nodes.UsesPlugin(what)
 		},
 		OnTaskEvent:    a.forwardTaskEvent,
+		OnCall:         metrics.ObservePluginCall,
 		NoCallTimeouts: a.config.NoPluginTimeouts,
 		Logger:         a.logger,
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
@@ -203,7 +204,12 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 	begin, span := time.Now(), c.config.Timeline.Start(timeline.KindHook, point.String(), h.Name())
 	response, err := call(ctx, h, impl)
 	span.End(describeResponse(response), err)
-	c.config.Logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", time.Since(begin), "error", err)
+	duration := time.Since(begin)
+	metrics.HookCalls.Observe(duration, h.Name(), point.String())
+	if err != nil && !errors.Is(err, context.Canceled) {
+		metrics.HookFailures.Add(1, h.Name(), point.String())
+	}
+	c.config.Logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", duration, "error", err)
 	return err
 }
 

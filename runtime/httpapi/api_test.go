@@ -22,6 +22,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
@@ -63,6 +65,12 @@ func (stubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spe
 
 func (stubNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
+// metricsNode is a Node without processes.
+type metricsNode struct{ Node }
+
+func (metricsNode) Plugins() []supervisor.Plugin { return nil }
+func (metricsNode) Keeper() *keeper.Client       { return nil }
+
 // fixture is an API with a store and without an agent.
 type fixture struct {
 	*API
@@ -83,7 +91,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	if edit != nil {
 		edit(&c)
 	}
-	collector := collect.New(s, c.Node, c.NodeID)
+	collector := collect.New(s, metricsNode{c.Node}, c.NodeID)
 	c.Metrics = collector
 	return &fixture{New(c), s, collector}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -103,6 +104,7 @@ type Collector struct {
 	cancel       context.CancelFunc
 	wg           sync.WaitGroup
 	conns        *rpcmux.Reconnector[*processConn]
+	starts       atomic.Int64 // number of collector processes that were started
 
 	mu               sync.Mutex // mu is locked before the mutex of conns
 	process          process.ID
@@ -206,6 +208,32 @@ func (c *Collector) Process() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process
+}
+
+// Status is the state of the collector process from the point of view of the agent.
+type Status struct {
+	Process   process.ID // of the latest connection
+	Connected bool       // without tasks there is no process
+	Starts    int        // collector processes that were started
+
+	// Counted is false without a process, and for a process of an earlier version. Otherwise the next fields have what the
+	// process has counted since its start.
+	Counted                 bool
+	Streams                 int // streams that the process reads
+	WrittenBytes, LostBytes int64
+}
+
+// Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
+func (c *Collector) Status(ctx context.Context) Status {
+	l := c.conns.Now()
+	s := Status{Process: c.Process(), Connected: l != nil && !l.Ended(), Starts: int(c.starts.Load())}
+	if !s.Connected {
+		return s
+	}
+	if m, err := l.call(ctx, &message{Op: opStats}); err == nil {
+		s.Process, s.Counted, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.Streams, m.Written, m.Lost
+	}
+	return s
 }
 
 // Start starts to collect the output of a task, and returns the paths of the FIFOs that the task

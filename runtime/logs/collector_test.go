@@ -494,8 +494,15 @@ func TestFullFileSystem(t *testing.T) {
 	}
 	last := nextOutputLoss(t, losses)
 	s.writeText(out, "again\n")
+	status := s.collector.Status(t.Context())
 	out.Close()
 	s.stopTask()
+	if !status.Connected || !status.Counted || status.Starts != 1 || status.Streams != 2 || status.LostBytes != last.Bytes {
+		t.Errorf("status %+v", status)
+	}
+	if ended := s.collector.Status(t.Context()); ended.Streams != 0 || ended.LostBytes != last.Bytes || ended.WrittenBytes != int64(len(data))-last.Bytes+int64(len("again\n")) {
+		t.Errorf("status after the end of the streams %+v; %d bytes were written", ended, len(data))
+	}
 	if !last.WritingResumed || last.Bytes != int64(len(data))-kept {
 		t.Errorf("loss %+v; %d bytes were written and %d kept", last, len(data), kept)
 	}

@@ -318,6 +318,9 @@ func (c *Collector) spawn(ctx context.Context) error {
 		Stdin:  socket,
 		Stderr: stderr,
 	})
+	if err == nil {
+		c.starts.Add(1)
+	}
 	return err
 }
 

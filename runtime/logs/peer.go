@@ -119,6 +119,9 @@ func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 		p.quitRequested = true
 	case opIdle:
 		p.quitRequested = len(p.streams) == 0
+	case opStats:
+		reply.Streams, reply.Written, reply.Lost = p.countOutput()
+		p.send(peer, reply)
 	case opSubscribe:
 		p.subscribe(peer, m)
 	default:

@@ -103,6 +103,8 @@ type server struct {
 	msg             []byte
 	oob             []byte
 	trimmer         *memtrim.Trimmer
+	endedMoved      int64 // bytes that ended streams have read, written or dropped
+	endedDropped    int64 // bytes that ended streams have dropped
 }
 
 // serverStream is a stream and its state in the process.
@@ -358,7 +360,19 @@ func (p *server) removeStream(e *serverStream, problem string) {
 	delete(p.streams, e.key)
 	delete(p.readyStreams, e)
 	delete(p.deadlineStreams, e)
+	p.endedMoved += e.movedBytes
+	p.endedDropped += e.allDroppedBytes
 	e.close()
+}
+
+// countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
+func (p *server) countOutput() (streams int, written, lost int64) {
+	moved, lost := p.endedMoved, p.endedDropped
+	for _, e := range p.streams {
+		moved += e.movedBytes
+		lost += e.allDroppedBytes
+	}
+	return len(p.streams), moved - lost, lost
 }
 
 // replyToStopRequests replies to the clients that wait for the end of a stream.

@@ -74,6 +74,8 @@ type stream struct {
 	lostBytes    int64 // bytes dropped in the current or last failure
 	movedBytes   int64 // bytes read from the FIFO, written or dropped
 
+	allDroppedBytes int64 // bytes dropped in all failures
+
 	arrived         []outputStart // output whose arrival time is not stored yet
 	lastArrival     ArrivalTime   // last stored arrival time; the zero Time if it is unknown
 	lastArrivalFile int64         // number of the log file of lastArrival
@@ -377,6 +379,7 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 		}
 		s.writeFailure.droppedBytes += n
 		s.lostBytes += n
+		s.allDroppedBytes += n
 		s.movedBytes += n
 		left -= n
 	}

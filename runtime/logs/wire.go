@@ -23,6 +23,7 @@ const (
 	opSubscribe opCode = "arm"   // subscribe request without a reply; opOutput follows when the stream has more output than the position in the message
 	opQuit      opCode = "quit"  // quit request without a reply: the process exits, and another one takes over
 	opIdle      opCode = "idle"  // idle request without a reply: the process exits unless it has streams
+	opStats     opCode = "stats" // the reply has Streams, Written and Lost
 	opReply     opCode = "reply"
 
 	// Events: messages of the collector that are not replies.
@@ -48,6 +49,11 @@ type message struct {
 	Bytes          int64      `json:"bytes,omitempty"` // loss
 	WritingResumed bool       `json:"over,omitempty"`  // loss
 	Process        process.ID `json:"process,omitzero"`
+
+	// Counts of the process since its start, in the reply to a stats request.
+	Streams int   `json:"streams,omitempty"`
+	Written int64 `json:"written,omitempty"` // bytes
+	Lost    int64 `json:"lost,omitempty"`    // bytes
 }
 
 func decodeMessage(b []byte) (*message, error) {

@@ -54,10 +54,19 @@ func NewSet(s *Settings) *Set {
 	return &Set{settings: s, families: make(map[string]*dto.MetricFamily), seen: make(map[string]bool)}
 }
 
+// AddInstruments adds the instruments of the process.
+func (s *Set) AddInstruments() {
+	for _, f := range gatherInstruments() {
+		if d := byPrometheusName()[f.GetName()]; s.settings.selects(d) {
+			s.families[d.Name] = f
+		}
+	}
+}
+
 // Add adds a value of a metric, which must be a gauge or a counter of the table. It ignores values that are
 // not finite, and further values with the same labels.
 func (s *Set) Add(name string, value float64, labels Labels) {
-	d := definitionsByName[name]
+	d := byName()[name]
 	if d == nil {
 		panic("metric is not in the table: " + name)
 	}
@@ -105,16 +114,6 @@ func newFamily(d *Definition) *dto.MetricFamily {
 		kind = dto.MetricType_COUNTER
 	}
 	return &dto.MetricFamily{Name: &name, Help: &d.Help, Type: &kind}
-}
-
-// AddFamilies adds families that were gathered from a Prometheus registry, without those that the settings
-// omit.
-func (s *Set) AddFamilies(families []*dto.MetricFamily) {
-	for _, f := range families {
-		if d := definitionsByPrometheusName[f.GetName()]; d != nil && s.settings.selects(d) {
-			s.families[d.Name] = f
-		}
-	}
 }
 
 // Families returns the families in the order of their names.

@@ -17,7 +17,7 @@ func Summary(families []*dto.MetricFamily, now time.Time) api.MetricsSummary {
 	}
 	for _, f := range families {
 		name := f.GetName()
-		if d := definitionsByPrometheusName[name]; d != nil {
+		if d := byPrometheusName()[name]; d != nil {
 			name = d.Name
 		}
 		for _, m := range f.GetMetric() {

@@ -1,6 +1,9 @@
 package metrics
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // Kind is the type of a metric.
 type Kind int
@@ -26,7 +29,7 @@ type Definition struct {
 
 // PrometheusName returns the name in Prometheus' formats.
 func (d *Definition) PrometheusName() string {
-	return strings.NewReplacer(".", "_", "-", "_").Replace(d.Name)
+	return strings.ReplaceAll(d.Name, ".", "_")
 }
 
 // group is a set of metrics that a setting turns off.
@@ -40,12 +43,15 @@ const (
 
 // Label sets of the table.
 var (
-	hostLabel  = []string{"host"}
-	nodeLabels = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	cpuLabels  = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	diskLabels = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	jobLabels  = []string{"host", "job", "namespace", "parent_id", "task_group"}
-	taskLabels = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
+	hostLabel    = []string{"host"}
+	nodeLabels   = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	cpuLabels    = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	diskLabels   = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	jobLabels    = []string{"host", "job", "namespace", "parent_id", "task_group"}
+	hookLabels   = []string{"hook", "hook_point"}
+	callLabels   = []string{"class", "plugin"}
+	helperLabels = []string{"helper"}
+	taskLabels   = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
 )
 
 // Buckets of histograms, in seconds. A bucket is a time series of each combination of labels, so there are few.
@@ -131,15 +137,42 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.allocs.memory.kernel_usage", Help: "Memory that the kernel uses for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.memory.kernel_max_usage", Help: "Largest use of memory by the kernel for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
 
+	{Name: "nomad_lite_allocation_start_duration_seconds", Kind: Histogram, Help: "Time from the creation of an allocation until it ran, in seconds.", buckets: startBuckets},
 	{Name: "nomad_lite_tasks", Help: "Number of tasks of allocations that are in the state.", Labels: []string{"state"}},
+
+	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Labels: hookLabels, buckets: hookBuckets},
+	{Name: "nomad_lite_hook_failures_total", Kind: Counter, Help: "Number of calls of a hook at a hook point that failed.", Labels: hookLabels},
+
+	{Name: "nomad_lite_plugin_up", Help: "1 if a process of the plugin runs, 0 if not; an unused builtin has no process.", Labels: []string{"plugin", "type"}},
+	{Name: "nomad_lite_plugin_restarts_total", Kind: Counter, Help: "Number of processes of the plugin that have exited.", Labels: []string{"plugin", "type"}},
+	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Labels: callLabels, buckets: callBuckets},
+	{Name: "nomad_lite_plugin_call_failures_total", Kind: Counter, Help: "Number of calls of a plugin that returned an error, by class of the method.", Labels: callLabels},
+
+	{Name: "nomad_lite_helper_up", Help: "1 if the helper process runs, 0 if not.", Labels: helperLabels},
+	{Name: "nomad_lite_helper_starts_total", Kind: Counter, Help: "Number of processes that the agent has started as this helper.", Labels: helperLabels},
+	{Name: "nomad_lite_helper_resident_memory_bytes", Help: "Resident memory of the helper process, in bytes.", Labels: helperLabels},
+	{Name: "nomad_lite_keeper_descriptors", Help: "Number of file descriptors that the keeper holds."},
+	{Name: "nomad_lite_log_collector_streams", Help: "Number of output streams that the log collector reads."},
+	{Name: "nomad_lite_log_collector_written_bytes_total", Kind: Counter, Help: "Output that the log collector has written to files, in bytes."},
+	{Name: "nomad_lite_log_collector_lost_bytes_total", Kind: Counter, Help: "Output that the log collector has dropped because it could not be written, in bytes."},
+
+	{Name: "nomad_lite_store_size_bytes", Help: "Size of the state file, in bytes."},
+	{Name: "nomad_lite_store_written_records_total", Kind: Counter, Help: "Number of records that were written to the state file or deleted from it."},
+	{Name: "nomad_lite_store_write_failures_total", Kind: Counter, Help: "Number of writes of the state file that failed."},
+	{Name: "nomad_lite_store_commit_duration_seconds", Kind: Histogram, Help: "Time until a write of the state file was on disk, in seconds.", buckets: writeBuckets},
 }
 
-var definitionsByName, definitionsByPrometheusName = indexDefinitions()
+// byName has the definitions by their names, byPrometheusName by their names in Prometheus' formats. Both are made on
+// first use, because the commands and helper processes of the same program have no metrics.
+var (
+	byName           = sync.OnceValue(func() map[string]*Definition { return indexDefinitions(func(d *Definition) string { return d.Name }) })
+	byPrometheusName = sync.OnceValue(func() map[string]*Definition { return indexDefinitions((*Definition).PrometheusName) })
+)
 
-func indexDefinitions() (byName, byPrometheusName map[string]*Definition) {
-	byName, byPrometheusName = make(map[string]*Definition, len(Definitions)), make(map[string]*Definition, len(Definitions))
+func indexDefinitions(key func(*Definition) string) map[string]*Definition {
+	index := make(map[string]*Definition, len(Definitions))
 	for _, d := range Definitions {
-		byName[d.Name], byPrometheusName[d.PrometheusName()] = d, d
+		index[key(d)] = d
 	}
-	return byName, byPrometheusName
+	return index
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 )
@@ -47,12 +48,20 @@ func requirePromtool(t *testing.T) string {
 func TestPromtoolChecksMetrics(t *testing.T) {
 	cmd := exec.Command(requirePromtool(t), "check", "metrics")
 	set := NewSet(&Settings{})
+	AllocationStarts.Observe(time.Second)
+	HookCalls.Observe(time.Second, "h", "prestart")
+	HookFailures.Add(1, "h", "prestart")
+	StoreCommits.Observe(time.Second)
+	ObservePluginCall("p", "/x.Driver/StartTask", time.Second, true)
+	set.AddInstruments()
 	for _, d := range Definitions {
 		var labels Labels
 		for _, name := range d.Labels {
 			labels = labels.With(name, "x")
 		}
-		set.Add(d.Name, 1, labels)
+		if set.families[d.Name] == nil {
+			set.Add(d.Name, 1, labels)
+		}
 	}
 	var text bytes.Buffer
 	for _, f := range set.Families() {
@@ -74,7 +83,7 @@ func TestPromtoolChecksMetrics(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	for i, d := range Definitions {
-		if definitionsByPrometheusName[d.PrometheusName()] != d {
+		if byPrometheusName()[d.PrometheusName()] != d {
 			t.Errorf("%s is in the table twice", d.Name)
 		}
 		if !strings.HasSuffix(d.Help, ".") || !slices.IsSorted(d.Labels) || (d.Kind == Histogram) != (len(d.buckets) > 0) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -72,6 +73,10 @@ func (c *txn) applyReport(r AllocReport) bool {
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
 	c.tx.PutReportedAllocation(&a)
+	if old.ClientStatus == api.AllocClientStatusPending && a.ClientStatus == api.AllocClientStatusRunning {
+		duration := c.now.Sub(time.Unix(0, a.CreateTime))
+		c.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
+	}
 	switch {
 	case r.TasksEnded:
 		c.tx.EndAllocation(a.ID)

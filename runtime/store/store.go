@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 )
 
 // ErrClosed means that the store has been closed.
@@ -41,7 +44,7 @@ type Config struct {
 }
 
 // Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
-// file. Its methods may be called concurrently.
+// file. Its methods may be called concurrently. It is large because it has the state of all parts of the node.
 type Store struct {
 	logger hclog.Logger
 	feed   *eventFeed
@@ -84,6 +87,18 @@ func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 
 // Commits returns how many transactions were committed.
 func (s *Store) Commits() int64 { return s.commits.Load() }
+
+// FileSize returns the size of the state file in bytes, or 0 if there is none.
+func (s *Store) FileSize() int64 {
+	if s.file == nil {
+		return 0
+	}
+	info, err := os.Stat(s.file.path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
 
 // WriteErr returns the error of the last write, for example because the disk is full. It is
 // nil once a write has succeeded.
@@ -360,7 +375,15 @@ func (b *writeBatch) writeToFile() error {
 		}
 		ops = append(ops, o)
 	}
-	return b.store.file.writeOps(ops, b.store.allRecords(b.mem))
+	start := time.Now()
+	err := b.store.file.writeOps(ops, b.store.allRecords(b.mem))
+	metrics.StoreCommits.Observe(time.Since(start))
+	if err != nil {
+		metrics.StoreFailures.Add(1)
+		return err
+	}
+	metrics.StoreRecords.Add(len(ops))
+	return nil
 }
 
 // encodeChanges encodes the objects that a request has put. For a store in memory it leaves the payloads nil.

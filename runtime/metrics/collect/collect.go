@@ -11,8 +11,11 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -23,6 +26,11 @@ type Node interface {
 	Alloc(id string) *allocrunner.Runner
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
+	// Plugins returns the plugins.
+	Plugins() []supervisor.Plugin
+	// Keeper and Logs return the clients of the helper processes, nil if there are none.
+	Keeper() *keeper.Client
+	Logs() *logs.Collector
 }
 
 // Collector collects the metrics of a node. All methods may be called concurrently.
@@ -87,6 +95,13 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	for _, alloc := range allocs {
 		r.addAllocation(alloc)
 	}
+	r.addPlugins(c.node.Plugins())
+	r.addKeeper(c.node.Keeper())
+	r.addLogCollector(ctx, c.node.Logs())
+	if size := c.store.FileSize(); size > 0 {
+		r.Add("nomad_lite_store_size_bytes", float64(size), nil)
+	}
+	r.AddInstruments()
 	u := c.sampleUsage(ctx, settings, allocs)
 	if u.host != nil {
 		r.addHost(node, u.host)

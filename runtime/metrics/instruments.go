@@ -1,0 +1,178 @@
+package metrics
+
+import (
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Instruments are the metrics that other packages update when something happens. They belong to the process: agents in
+// one process share them, as they share those of the Go runtime. Each is made on first use.
+var (
+	// AllocationStarts has the time from the creation of an allocation until it runs.
+	AllocationStarts = newTimer("nomad_lite_allocation_start_duration_seconds")
+
+	// HookCalls has the calls of hooks, HookFailures those that failed, by hook and hook point.
+	HookCalls    = newTimer("nomad_lite_hook_duration_seconds")
+	HookFailures = newCounter("nomad_lite_hook_failures_total")
+
+	// StoreCommits has the writes of the state file, including the wait until the data is on disk.
+	StoreCommits  = newTimer("nomad_lite_store_commit_duration_seconds")
+	StoreRecords  = newCounter("nomad_lite_store_written_records_total")
+	StoreFailures = newCounter("nomad_lite_store_write_failures_total")
+
+	pluginCalls    = newTimer("nomad_lite_plugin_call_duration_seconds")
+	pluginFailures = newCounter("nomad_lite_plugin_call_failures_total")
+)
+
+var instrumentsRegistry = sync.OnceValue(func() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	for _, t := range []*Timer{AllocationStarts, HookCalls, StoreCommits, pluginCalls} {
+		r.MustRegister(t.vec())
+	}
+	for _, c := range []*Count{HookFailures, StoreRecords, StoreFailures, pluginFailures} {
+		r.MustRegister(c.vec())
+	}
+	return r
+})
+
+// gatherInstruments returns the current values of the instruments.
+func gatherInstruments() []*dto.MetricFamily {
+	families, _ := instrumentsRegistry().Gather() // the registry cannot fail: all collectors are described and have distinct series
+	return families
+}
+
+// Timer is a histogram of durations. Its methods may be called concurrently.
+type Timer struct {
+	vec    func() *prometheus.HistogramVec
+	series limitedSeries[prometheus.Observer]
+}
+
+func newTimer(name string) *Timer {
+	t := &Timer{vec: sync.OnceValue(func() *prometheus.HistogramVec {
+		d := byName()[name]
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.Labels)
+	})}
+	t.series.create = func(values []string) prometheus.Observer { return t.vec().WithLabelValues(values...) }
+	return t
+}
+
+// Observe adds a duration. The values are those of the labels of the table, in its order.
+func (t *Timer) Observe(d time.Duration, values ...string) {
+	t.series.get(values).Observe(max(d, 0).Seconds())
+}
+
+// Count is a counter. Its methods may be called concurrently.
+type Count struct {
+	vec    func() *prometheus.CounterVec
+	series limitedSeries[prometheus.Counter]
+}
+
+func newCounter(name string) *Count {
+	c := &Count{vec: sync.OnceValue(func() *prometheus.CounterVec {
+		d := byName()[name]
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.Name, Help: d.Help}, d.Labels)
+		if len(d.Labels) == 0 {
+			vec.WithLabelValues() // the counter is served before the first event
+		}
+		return vec
+	})}
+	c.series.create = func(values []string) prometheus.Counter { return c.vec().WithLabelValues(values...) }
+	return c
+}
+
+// Add increases the counter by n, which must not be negative. The values are those of the labels of the table, in its
+// order.
+func (c *Count) Add(n int, values ...string) { c.series.get(values).Add(float64(n)) }
+
+// maxSeries is the maximum number of time series of an instrument. Names in jobs must not fill the memory.
+const maxSeries = 400
+
+// otherValue is the value of each label of further series.
+const otherValue = "other"
+
+// limitedSeries are the time series of an instrument with at most two labels.
+type limitedSeries[T any] struct {
+	create func(values []string) T
+
+	mu    sync.RWMutex
+	known map[[2]string]T
+}
+
+func (s *limitedSeries[T]) get(values []string) T {
+	var k [2]string
+	copy(k[:], values)
+	s.mu.RLock()
+	found, ok := s.known[k]
+	s.mu.RUnlock()
+	if ok {
+		return found
+	}
+	return s.add(k, len(values))
+}
+
+func (s *limitedSeries[T]) add(k [2]string, count int) T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known == nil {
+		s.known = make(map[[2]string]T)
+	}
+	values := make([]string, count)
+	for i := range values {
+		values[i] = strings.ToValidUTF8(k[i], "?")
+		if len(s.known) >= maxSeries {
+			values[i] = otherValue
+		}
+	}
+	series := s.create(values)
+	if len(s.known) < maxSeries {
+		s.known[k] = series
+	}
+	return series
+}
+
+// ObservePluginCall counts a call of a plugin process. The method is that of gRPC, with its service. WaitTask is not
+// counted, because it lasts as long as the task.
+func ObservePluginCall(plugin, method string, d time.Duration, failed bool) {
+	name := path.Base(method)
+	if name == "WaitTask" {
+		return
+	}
+	class, ok := methodClasses[name]
+	switch {
+	case ok:
+	case strings.HasSuffix(path.Dir(method), ".Hook"):
+		class = "hook"
+	default:
+		class = otherValue
+	}
+	pluginCalls.Observe(d, class, plugin)
+	if failed {
+		pluginFailures.Add(1, class, plugin)
+	}
+}
+
+// methodClasses are the classes of methods. Methods of hooks are of the class hook.
+var methodClasses = map[string]string{
+	"StartTask":        "start",
+	"RecoverTask":      "recover",
+	"StopTask":         "stop",
+	"SignalTask":       "stop",
+	"DestroyTask":      "destroy",
+	"InspectTask":      "inspect",
+	"ExecTask":         "exec",
+	"CreateNetwork":    "network",
+	"DestroyNetwork":   "network",
+	"Reserve":          "reserve",
+	"PluginInfo":       "describe",
+	"ConfigSchema":     "describe",
+	"SetConfig":        "describe",
+	"TaskConfigSchema": "describe",
+	"Capabilities":     "describe",
+	"Describe":         "describe",
+	"Configure":        "describe",
+}
