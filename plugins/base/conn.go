@@ -48,12 +48,12 @@ func (c *Conn) WithMaxRecvSize(maxRecvSize int) *Conn {
 
 // Invoke makes a unary call.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return c.conn.Invoke(ctx, method, args, reply, append(opts, c.callOptions...)...)
+	return c.conn.Invoke(withTraceMetadata(ctx), method, args, reply, append(opts, c.callOptions...)...)
 }
 
 // NewStream starts a streaming call.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.conn.NewStream(ctx, desc, method, append(opts, c.callOptions...)...)
+	return c.conn.NewStream(withTraceMetadata(ctx), desc, method, append(opts, c.callOptions...)...)
 }
 
 // newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.

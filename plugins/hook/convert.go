@@ -25,8 +25,9 @@ func nodeFromProto(p *hookpb.Node) Node {
 func requestMetaFromProto(r interface {
 	GetToken() string
 	GetAttachment() []byte
+	GetTraceparent() string
 }) RequestMeta {
-	return RequestMeta{Token: r.GetToken(), Attachment: r.GetAttachment()}
+	return RequestMeta{Token: r.GetToken(), Attachment: r.GetAttachment(), Traceparent: r.GetTraceparent()}
 }
 
 func allocProto(a Alloc) *hookpb.Alloc {
@@ -119,16 +120,16 @@ func networkFromProto(p *hookpb.Network) *driver.NetworkOverride {
 }
 
 func allocRequestProto(m RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
-	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Env: env}
+	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Traceparent: m.Traceparent, Env: env}
 }
 
 func taskRequestProto(m RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
-	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Task: taskProto(t), Env: env}
+	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Traceparent: m.Traceparent, Task: taskProto(t), Env: env}
 }
 
 func prestartRequestProto(r TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Resources: resourcesProto(r.Resources), PreviousState: r.PreviousState, Running: r.Running,
 	}
 }
@@ -162,14 +163,14 @@ func prestartResponseProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 
 func poststartRequestProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
 
 func exitedRequestProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 	p := &hookpb.ExitedRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task),
 		ExitCode: int32(r.Exit.ExitCode), Signal: int32(r.Exit.Signal), OomKilled: r.Exit.OOMKilled, WillRestart: r.WillRestart,
 	}
 	if r.Exit.Err != nil {
@@ -180,7 +181,7 @@ func exitedRequestProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 
 func stopRequestProto(r TaskStopRequest) *hookpb.StopRequest {
 	return &hookpb.StopRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		PreviousState: r.PreviousState,
 	}
 }

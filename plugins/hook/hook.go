@@ -42,6 +42,10 @@ type RequestMeta struct {
 	// Attachment is the configuration that the job or the operator has attached the hook
 	// with, as JSON in the shape of Description.Schema; nil if there is none.
 	Attachment []byte
+	// Traceparent is the context of the call in the trace of the allocation, in the format of the
+	// HTTP header traceparent of W3C Trace Context. A hook that exports spans, or calls a service that
+	// does, uses it as their parent. It is empty if the host exports no traces.
+	Traceparent string
 }
 
 // Scope returns the Scope of the allocation or task of the request.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -130,6 +131,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 	if err != nil {
 		return err
 	}
+	meta.Traceparent = base.Traceparent(ctx)
 	subscription, _ := d.Subscription(point)
 	if !isStartPoint(point) { // Prerun and Prestart have no maximum timeout, because a kill ends them
 		subscription.Timeout = min(subscription.Timeout, maxRequestedTimeout)

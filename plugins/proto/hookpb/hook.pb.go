@@ -1259,8 +1259,12 @@ type AllocRequest struct {
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// The configuration of the attachment as JSON, with defaults; empty if there
 	// is none.
-	Attachment    []byte            `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	Env           map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Prerun and UpdateAlloc
+	Attachment []byte            `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
+	Env        map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Prerun and UpdateAlloc
+	// The context of the call in the trace of the allocation, in the format of the
+	// HTTP header traceparent (W3C Trace Context); empty if the host exports no
+	// traces.
+	Traceparent   string `protobuf:"bytes,5,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1323,6 +1327,13 @@ func (x *AllocRequest) GetEnv() map[string]string {
 	return nil
 }
 
+func (x *AllocRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 type TaskRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1330,6 +1341,7 @@ type TaskRequest struct {
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Update only
+	Traceparent   string                 `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`                                                           // see AllocRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1399,6 +1411,13 @@ func (x *TaskRequest) GetEnv() map[string]string {
 	return nil
 }
 
+func (x *TaskRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 type PrestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1410,7 +1429,8 @@ type PrestartRequest struct {
 	Resources     *Resources             `protobuf:"bytes,7,opt,name=resources,proto3" json:"resources,omitempty"`
 	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // state of the last response
 	// The task already runs: another agent has recovered it.
-	Running       bool `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
+	Running       bool   `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
+	Traceparent   string `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1508,6 +1528,13 @@ func (x *PrestartRequest) GetRunning() bool {
 	return false
 }
 
+func (x *PrestartRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 // PrestartResponse replaces the previous response. Env, mounts and devices of a
 // response with a failure are ignored; its state is stored.
 type PrestartResponse struct {
@@ -1603,7 +1630,8 @@ type PoststartRequest struct {
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Network       *Network               `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`
-	Repeated      bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"` // a call for the same start of the task may have been made before
+	Repeated      bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"`      // a call for the same start of the task may have been made before
+	Traceparent   string                 `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1694,6 +1722,13 @@ func (x *PoststartRequest) GetRepeated() bool {
 	return false
 }
 
+func (x *PoststartRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 type ExitedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1705,6 +1740,7 @@ type ExitedRequest struct {
 	OomKilled     bool                   `protobuf:"varint,7,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
 	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"` // error of the driver; the exit status is unknown then
 	WillRestart   bool                   `protobuf:"varint,9,opt,name=will_restart,json=willRestart,proto3" json:"will_restart,omitempty"`
+	Traceparent   string                 `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1802,6 +1838,13 @@ func (x *ExitedRequest) GetWillRestart() bool {
 	return false
 }
 
+func (x *ExitedRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 type StopRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1810,6 +1853,7 @@ type StopRequest struct {
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	PreviousState map[string]string      `protobuf:"bytes,6,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Traceparent   string                 `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1884,6 +1928,13 @@ func (x *StopRequest) GetPreviousState() map[string]string {
 		return x.PreviousState
 	}
 	return nil
+}
+
+func (x *StopRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
 }
 
 var File_plugins_proto_hookpb_hook_proto protoreflect.FileDescriptor
@@ -1994,17 +2045,18 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12 \n" +
 	"\vrecoverable\x18\x02 \x01(\bR\vrecoverable\"H\n" +
 	"\bResponse\x12<\n" +
-	"\afailure\x18\x01 \x01(\v2\".nomadlite.plugins.hook.v1.FailureR\afailure\"\xf8\x01\n" +
+	"\afailure\x18\x01 \x01(\v2\".nomadlite.plugins.hook.v1.FailureR\afailure\"\x9a\x02\n" +
 	"\fAllocRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x12B\n" +
-	"\x03env\x18\x04 \x03(\v20.nomadlite.plugins.hook.v1.AllocRequest.EnvEntryR\x03env\x1a6\n" +
+	"\x03env\x18\x04 \x03(\v20.nomadlite.plugins.hook.v1.AllocRequest.EnvEntryR\x03env\x12 \n" +
+	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcd\x02\n" +
 	"\vTaskRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2012,10 +2064,11 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
 	"\x04task\x18\x04 \x01(\v2\x1f.nomadlite.plugins.hook.v1.TaskR\x04task\x12A\n" +
-	"\x03env\x18\x05 \x03(\v2/.nomadlite.plugins.hook.v1.TaskRequest.EnvEntryR\x03env\x1a6\n" +
+	"\x03env\x18\x05 \x03(\v2/.nomadlite.plugins.hook.v1.TaskRequest.EnvEntryR\x03env\x12 \n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x05\n" +
 	"\x0fPrestartRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2027,7 +2080,9 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x03env\x18\x06 \x03(\v23.nomadlite.plugins.hook.v1.PrestartRequest.EnvEntryR\x03env\x12B\n" +
 	"\tresources\x18\a \x01(\v2$.nomadlite.plugins.hook.v1.ResourcesR\tresources\x12d\n" +
 	"\x0eprevious_state\x18\b \x03(\v2=.nomadlite.plugins.hook.v1.PrestartRequest.PreviousStateEntryR\rpreviousState\x12\x18\n" +
-	"\arunning\x18\t \x01(\bR\arunning\x1a6\n" +
+	"\arunning\x18\t \x01(\bR\arunning\x12 \n" +
+	"\vtraceparent\x18\n" +
+	" \x01(\tR\vtraceparent\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a@\n" +
@@ -2047,7 +2102,7 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe7\x03\n" +
 	"\x10PoststartRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2058,10 +2113,11 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x03dir\x18\x05 \x01(\v2\".nomadlite.plugins.hook.v1.TaskDirR\x03dir\x12F\n" +
 	"\x03env\x18\x06 \x03(\v24.nomadlite.plugins.hook.v1.PoststartRequest.EnvEntryR\x03env\x12<\n" +
 	"\anetwork\x18\a \x01(\v2\".nomadlite.plugins.hook.v1.NetworkR\anetwork\x12\x1a\n" +
-	"\brepeated\x18\b \x01(\bR\brepeated\x1a6\n" +
+	"\brepeated\x18\b \x01(\bR\brepeated\x12 \n" +
+	"\vtraceparent\x18\t \x01(\tR\vtraceparent\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe1\x02\n" +
 	"\rExitedRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2074,7 +2130,9 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"oom_killed\x18\a \x01(\bR\toomKilled\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12!\n" +
-	"\fwill_restart\x18\t \x01(\bR\vwillRestart\"\x8a\x03\n" +
+	"\fwill_restart\x18\t \x01(\bR\vwillRestart\x12 \n" +
+	"\vtraceparent\x18\n" +
+	" \x01(\tR\vtraceparent\"\xac\x03\n" +
 	"\vStopRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2083,7 +2141,8 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"attachment\x123\n" +
 	"\x04task\x18\x04 \x01(\v2\x1f.nomadlite.plugins.hook.v1.TaskR\x04task\x124\n" +
 	"\x03dir\x18\x05 \x01(\v2\".nomadlite.plugins.hook.v1.TaskDirR\x03dir\x12`\n" +
-	"\x0eprevious_state\x18\x06 \x03(\v29.nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntryR\rpreviousState\x1a@\n" +
+	"\x0eprevious_state\x18\x06 \x03(\v29.nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntryR\rpreviousState\x12 \n" +
+	"\vtraceparent\x18\a \x01(\tR\vtraceparent\x1a@\n" +
 	"\x12PreviousStateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xec\x01\n" +

@@ -1,0 +1,17 @@
+package sdk
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// Traceparent returns the context, in the trace of the allocation, of the call that a method of a driver or
+// a hook is handling under ctx. It has the format of the HTTP header traceparent of W3C Trace Context, and
+// is the parent for spans that the plugin exports. It is empty if the host exports no traces.
+//
+// With OpenTelemetry for Go:
+//
+//	carrier := propagation.MapCarrier{"traceparent": sdk.Traceparent(ctx)}
+//	ctx = propagation.TraceContext{}.Extract(ctx, carrier)
+func Traceparent(ctx context.Context) string { return base.IncomingTraceparent(ctx) }
