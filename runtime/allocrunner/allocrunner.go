@@ -51,6 +51,7 @@ type Config struct {
 	TaskAPI      *taskapi.Listener         // serves the API to tasks; nil gives them no socket
 	Host         HostResources
 	Limits       Limits
+	Trace        func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
 	Logger       hclog.Logger
 
 	// Restored means that an earlier agent ran the allocation and that its records are restored. An
@@ -152,7 +153,11 @@ func New(c Config) (*Runner, error) {
 		done:   make(chan struct{}),
 	}
 	r.alloc.Store(alloc)
-	r.timeline = timeline.NewFile(dir.Open, r.logger)
+	var trace timeline.Trace
+	if c.Trace != nil {
+		trace = c.Trace(alloc)
+	}
+	r.timeline = timeline.NewFile(dir.Open, trace, r.logger)
 	r.createComponents(c, limits, tasks)
 	if c.Restored {
 		r.restorer.resumeStop()
@@ -298,6 +303,9 @@ func (r *Runner) Status() StatusUpdate { return r.clientStatus.current() }
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.timeline.Flush()
+	if !r.restorer.startedByEarlierAgent {
+		r.recordPeriod(timeline.Placement, "", false)
+	}
 	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
 	r.asyncRestarts.allowRestarts(untilShutdown)
 	defer r.asyncRestarts.end()
@@ -358,6 +366,15 @@ func (r *Runner) Run(ctx context.Context) {
 		point.Leave()
 	}
 	r.reconciler.reconcile() // reports the final status after the watch loop has returned
+	if r.finished.Load() {
+		status := r.Status().ClientStatus
+		r.recordPeriod(timeline.Lifetime, status, status == api.AllocClientStatusFailed)
+	}
+}
+
+// recordPeriod records the time from the placement of the allocation until now.
+func (r *Runner) recordPeriod(name, result string, failed bool) {
+	r.timeline.Recorder("", nil).RecordAlloc(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
 // setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before

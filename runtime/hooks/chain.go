@@ -202,7 +202,7 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 		defer cancel()
 	}
 	begin, span := time.Now(), c.config.Timeline.Start(timeline.KindHook, point.String(), h.Name())
-	response, err := call(ctx, h, impl)
+	response, err := call(span.Context(ctx), h, impl)
 	span.End(describeResponse(response), err)
 	duration := time.Since(begin)
 	metrics.HookCalls.Observe(duration, h.Name(), point.String())

@@ -45,5 +45,5 @@ func (h *allocHandler) findTimeline(allocID string) (*timeline.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return timeline.NewFile(dir.Open, h.logger), nil
+	return timeline.NewFile(dir.Open, nil, h.logger), nil
 }

@@ -19,8 +19,8 @@ type callRecorder struct {
 // drivers.
 func (c callRecorder) of(d driver.Driver) driver.Driver { return recordedDriver{d, c} }
 
-func (c callRecorder) record(name string, call func() error) error {
-	return c.timeline.Record(timeline.KindDriver, name, c.driver, call)
+func (c callRecorder) record(ctx context.Context, name string, call func(context.Context) error) error {
+	return c.timeline.Record(ctx, timeline.KindDriver, name, c.driver, call)
 }
 
 // startRun starts the span of a process, or continues the span that an earlier agent has started.
@@ -36,7 +36,7 @@ type recordedDriver struct {
 }
 
 func (r recordedDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
-	err = r.calls.record("StartTask", func() (err error) {
+	err = r.calls.record(ctx, "StartTask", func(ctx context.Context) (err error) {
 		handle, network, err = r.Driver.StartTask(ctx, config)
 		return err
 	})
@@ -44,27 +44,27 @@ func (r recordedDriver) StartTask(ctx context.Context, config *driver.TaskConfig
 }
 
 func (r recordedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) error {
-	return r.calls.record("RecoverTask", func() error { return r.Driver.RecoverTask(ctx, handle) })
+	return r.calls.record(ctx, "RecoverTask", func(ctx context.Context) error { return r.Driver.RecoverTask(ctx, handle) })
 }
 
 func (r recordedDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
-	return r.calls.record("StopTask", func() error { return r.Driver.StopTask(ctx, taskID, timeout, signal) })
+	return r.calls.record(ctx, "StopTask", func(ctx context.Context) error { return r.Driver.StopTask(ctx, taskID, timeout, signal) })
 }
 
 func (r recordedDriver) DestroyTask(ctx context.Context, taskID string, force bool) error {
-	return r.calls.record("DestroyTask", func() error { return r.Driver.DestroyTask(ctx, taskID, force) })
+	return r.calls.record(ctx, "DestroyTask", func(ctx context.Context) error { return r.Driver.DestroyTask(ctx, taskID, force) })
 }
 
 func (r recordedDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
 	span := r.calls.timeline.Start(timeline.KindDriver, "SignalTask", r.calls.driver)
-	err := r.Driver.SignalTask(ctx, taskID, signal)
+	err := r.Driver.SignalTask(span.Context(ctx), taskID, signal)
 	span.End(signal, err)
 	return err
 }
 
 func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	span := r.calls.timeline.Start(timeline.KindDriver, "ExecTask", r.calls.driver)
-	result, err := r.Driver.ExecTask(ctx, taskID, command, timeout)
+	result, err := r.Driver.ExecTask(span.Context(ctx), taskID, command, timeout)
 	var exit *driver.ExitResult
 	if result != nil {
 		exit = &result.Exit
@@ -75,7 +75,7 @@ func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []s
 
 func (r recordedDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
 	span := r.calls.timeline.Start(timeline.KindDriver, "ExecTaskStreaming", r.calls.driver)
-	exit, err := r.Driver.ExecTaskStreaming(ctx, taskID, exec)
+	exit, err := r.Driver.ExecTaskStreaming(span.Context(ctx), taskID, exec)
 	span.End(describeCommand(exec.Command, exit), err)
 	return exit, err
 }

@@ -123,7 +123,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		return true
 	})
 	point.Leave()
-	p.span.End(event.DisplayMessage, nil)
+	p.span.EndRun(event.DisplayMessage, !local.Exit.Success)
 	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
 	if err != nil {
 		local.NextStartID = "" // not stored

@@ -210,7 +210,7 @@ func (r *recoverer) handleLostRecord(cause error) {
 	r.processTracker.noteExit(false)
 	if id := r.records.localState.StartID; id != "" {
 		task, _ := r.records.snapshot()
-		r.calls.startRun(id, task.StartedAt).End(exitUnknownText(cause), nil)
+		r.calls.startRun(id, task.StartedAt).EndRun(exitUnknownText(cause), true)
 	}
 	r.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
 	r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {

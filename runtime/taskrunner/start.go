@@ -2,6 +2,7 @@ package taskrunner
 
 import (
 	"context"
+	"maps"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -76,6 +77,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 		}
 	}
 	config.ID = local.StartID
+	config.Env = withTraceparent(config.Env, s.startCaller.calls.timeline.TaskTraceparent(config.ID))
 	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
 	if err != nil {
 		err = s.records.redactError(err)
@@ -91,6 +93,21 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	s.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	point.Leave()
 	return p, nil
+}
+
+// traceparentVar is the variable in which programs receive their trace context, as OpenTelemetry defines it.
+const traceparentVar = "TRACEPARENT"
+
+// withTraceparent returns env with the variable TRACEPARENT, unless the value is empty or the job sets the
+// variable. It does not change env, which can be shared.
+func withTraceparent(env map[string]string, value string) map[string]string {
+	if _, set := env[traceparentVar]; set || value == "" {
+		return env
+	}
+	extended := make(map[string]string, len(env)+1)
+	maps.Copy(extended, env)
+	extended[traceparentVar] = value
+	return extended
 }
 
 // reportStartError emits the event for a failed start unless killCtx is done.

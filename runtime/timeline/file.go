@@ -41,6 +41,7 @@ const (
 // File keeps the spans of one allocation. All methods may be called concurrently.
 type File struct {
 	openDir func() (*os.Root, error)
+	trace   Trace // nil if spans are not exported
 	logger  hclog.Logger
 
 	ioMu sync.Mutex // held while the file is read or written; taken before mu
@@ -54,10 +55,22 @@ type File struct {
 	changed    chan struct{} // closed at the next change; nil if no caller waits for it
 }
 
+// Trace exports the spans of an allocation as a distributed trace. Its methods are called concurrently, also
+// while locks are held, and must not block.
+type Trace interface {
+	// Export is called once with each span that has ended.
+	Export(Span)
+	// Traceparent returns the trace context, in the format of the HTTP header traceparent, in which the span
+	// with an id is the parent.
+	Traceparent(spanID string) string
+	// ForTasks reports whether tasks get a trace context.
+	ForTasks() bool
+}
+
 // NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
-// spans are kept in memory while the directory does not exist.
-func NewFile(openDir func() (*os.Root, error), logger hclog.Logger) *File {
-	return &File{openDir: openDir, logger: logger, active: make(map[string]Span)}
+// spans are kept in memory while the directory does not exist. The trace may be nil.
+func NewFile(openDir func() (*os.Root, error), trace Trace, logger hclog.Logger) *File {
+	return &File{openDir: openDir, trace: trace, logger: logger, active: make(map[string]Span)}
 }
 
 func (f *File) start(s Span) {
@@ -81,6 +94,9 @@ func (f *File) end(s Span) {
 		return
 	}
 	f.appendLocked(s)
+	if f.trace != nil {
+		f.trace.Export(s)
+	}
 	at := s.End
 	if s.Kind == KindEvent {
 		at = time.Now() // the time of an event can come from a plugin

@@ -1,11 +1,14 @@
 package timeline
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
 // Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
@@ -36,9 +39,22 @@ func (r Recorder) Start(kind Kind, name, plugin string) *ActiveSpan {
 // StartRun starts the span of a process of a task. A recorder of a later agent that recovers the process
 // calls StartRun with the same startID, and continues the span.
 func (r Recorder) StartRun(startID, driver string, start time.Time) *ActiveSpan {
+	return r.start(Span{ID: runID(startID), Kind: KindRun, Name: startID, Plugin: driver, Start: start})
+}
+
+// TaskTraceparent returns the value of the environment variable TRACEPARENT for a process of the task, or ""
+// if it gets none. The run of the process is the parent of the spans that the process exports.
+func (r Recorder) TaskTraceparent(startID string) string {
+	if r.file == nil || r.file.trace == nil || !r.file.trace.ForTasks() {
+		return ""
+	}
+	return r.file.trace.Traceparent(runID(startID))
+}
+
+func runID(startID string) string {
 	h := fnv.New64a()
 	h.Write([]byte(startID))
-	return r.start(Span{ID: formatID(h.Sum64()), Kind: KindRun, Name: startID, Plugin: driver, Start: start})
+	return formatID(h.Sum64())
 }
 
 func (r Recorder) start(s Span) *ActiveSpan {
@@ -51,12 +67,28 @@ func (r Recorder) start(s Span) *ActiveSpan {
 	return &ActiveSpan{r, s}
 }
 
+// Context returns ctx for the call that the span records. If the allocation has a trace, plugins that are
+// called with the result receive the span as their parent.
+func (a *ActiveSpan) Context(ctx context.Context) context.Context {
+	if a == nil || a.recorder.file.trace == nil {
+		return ctx
+	}
+	return base.WithTraceparent(ctx, a.recorder.file.trace.Traceparent(a.span.ID))
+}
+
 // End ends the span with a result for people, which may be empty, and an error, which may be nil.
-func (a *ActiveSpan) End(result string, err error) {
+func (a *ActiveSpan) End(result string, err error) { a.end(result, err, false) }
+
+// EndRun ends the span of a process. failed means that the process has failed, or that its exit status is
+// unknown.
+func (a *ActiveSpan) EndRun(result string, failed bool) { a.end(result, nil, failed) }
+
+func (a *ActiveSpan) end(result string, err error, failed bool) {
 	if a == nil {
 		return
 	}
 	s := a.span
+	s.Failed = failed
 	s.End = s.Start.Add(time.Since(s.Start)) // a change of the clock does not change the duration
 	s.Result = a.recorder.redacted(result)
 	if err != nil {
@@ -66,10 +98,10 @@ func (a *ActiveSpan) End(result string, err error) {
 	a.recorder.file.end(s)
 }
 
-// Record records a call as a span.
-func (r Recorder) Record(kind Kind, name, plugin string, call func() error) error {
+// Record records a call as a span. The call gets the context of the span.
+func (r Recorder) Record(ctx context.Context, kind Kind, name, plugin string, call func(context.Context) error) error {
 	span := r.Start(kind, name, plugin)
-	err := call()
+	err := call(span.Context(ctx))
 	span.End("", err)
 	return err
 }
@@ -86,6 +118,16 @@ func (r Recorder) RecordWait(reason string, start time.Time, err error) {
 	if err != nil {
 		s.Error = r.redacted(err.Error())
 	}
+	s.clip()
+	r.file.end(s)
+}
+
+// RecordAlloc records a period of the allocation that has ended now.
+func (r Recorder) RecordAlloc(name string, start time.Time, result string, failed bool) {
+	if r.file == nil {
+		return
+	}
+	s := Span{ID: newID(), Kind: KindAlloc, Name: name, Task: r.task, Start: start, End: time.Now(), Result: r.redacted(result), Failed: failed}
 	s.clip()
 	r.file.end(s)
 }

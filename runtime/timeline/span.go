@@ -16,7 +16,16 @@ const (
 	KindWait   Kind = "wait"   // a task waits before a start; Name is the reason
 	KindRun    Kind = "run"    // a process of a task; Name is the id of its start, which is the task_id in logs
 	KindEvent  Kind = "event"  // an event, without a duration; Name is its type
+	KindAlloc  Kind = "alloc"  // a period of the allocation: Placement or Lifetime
 	KindGap    Kind = "gap"    // spans that were dropped, because there were too many
+)
+
+// Names of spans of KindAlloc.
+const (
+	// Placement is the time from the placement of the allocation to the start of its setup.
+	Placement = "placement"
+	// Lifetime is the time from the placement of the allocation to its end. Result is the client status.
+	Lifetime = "lifetime"
 )
 
 // Span is one thing that happened in an allocation. It is stored, and sent to clients, as JSON.
@@ -32,6 +41,7 @@ type Span struct {
 	End    time.Time `json:",omitzero"`
 	Result string    `json:",omitempty"` // the result for people: exit status, message of an event, contents of a response
 	Error  string    `json:",omitempty"`
+	Failed bool      `json:",omitempty"` // the run or the allocation has failed; Result has the reason
 	// Dropped is the number of spans in a gap.
 	Dropped int `json:",omitempty"`
 }

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -14,7 +15,7 @@ import (
 )
 
 func newTestFile(dir string) *File {
-	return NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, hclog.NewNullLogger())
+	return NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, nil, hclog.NewNullLogger())
 }
 
 func readSpans(t testing.TB, f *File) []Span {
@@ -175,7 +176,7 @@ func TestZeroRecorderRecordsNothing(t *testing.T) {
 	r.RecordEvent("x", "", time.Now())
 	r.RecordWait("x", time.Time{}, nil)
 	want := errors.New("failed")
-	if err := r.Record(KindDriver, "StopTask", "x", func() error { return want }); err != want {
+	if err := r.Record(t.Context(), KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
 		t.Errorf("Record returned %v", err)
 	}
 }
