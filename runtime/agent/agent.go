@@ -35,14 +35,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
-// Config has the settings and dependencies of an Agent.
+// Config has the settings and dependencies of an Agent. It is large because it lists everything that an
+// agent gets from its program; each part of the agent receives only the fields that it needs.
 type Config struct {
 	// DataDir is the absolute path of the data directory. Open creates it if it is
 	// missing. Empty means a temporary directory, which is removed when the agent
@@ -74,6 +77,8 @@ type Config struct {
 	// HostVolumesDir is the directory in which plugins make dynamic host volumes, HostVolumePluginDir the directory of these
 	// plugins. Empty means host_volumes and host_volume_plugins in the data directory.
 	HostVolumesDir, HostVolumePluginDir string
+
+	OTLP otlp.Config // export of traces
 
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
@@ -113,6 +118,7 @@ type Agent struct {
 	networks         *network.Manager
 	users            hooks.UserPool // nil if tasks get no users
 	taskFiles        taskfiles.Files
+	traces           *otlp.Exporter // nil if no traces are exported
 	hostSampler      hoststats.Sampler
 
 	mu         sync.Mutex
@@ -338,6 +344,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 				Volume:    a.node.FindHostVolume,
 			},
 			Limits:      limits,
+			Trace:       traceFunc(a.traces),
 			TaskRecords: localnode.TaskRecords{Store: a.store},
 			Rebooted:    a.orphanCleaner.Rebooted,
 			EndTask:     taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
@@ -357,6 +364,14 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		GC:     a.config.GC,
 		Logger: a.logger,
 	}
+}
+
+// traceFunc returns a function that returns the trace of an allocation, or nil if the exporter is nil.
+func traceFunc(e *otlp.Exporter) func(*api.Allocation) timeline.Trace {
+	if e == nil {
+		return nil
+	}
+	return func(alloc *api.Allocation) timeline.Trace { return e.Trace(alloc) }
 }
 
 // variableReader returns a function that reads a variable of a store.
@@ -438,6 +453,9 @@ func (a *Agent) currentNodeRunner() *noderunner.Runner {
 func (a *Agent) Close() error {
 	if a.dataDirectory == nil || a.dataDirectory.lock == nil {
 		return nil
+	}
+	if a.traces != nil {
+		a.traces.Close()
 	}
 	a.helperProcesses.stopWatchingSockets() // the watch would restore the sockets that the calls below remove
 	var errs []error

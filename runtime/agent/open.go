@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
@@ -70,6 +71,14 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	if a.taskAPI, err = taskapi.New(); err != nil {
 		return err
+	}
+	if a.config.OTLP.Enabled() {
+		a.traces, err = otlp.New(a.config.OTLP, otlp.Agent{
+			Version: a.config.Version, NodeID: nodeID, NodeName: settings.Name, Datacenter: settings.Datacenter, Region: settings.Region, Host: a.host.Hostname,
+		}, a.logger)
+		if err != nil {
+			return err
+		}
 	}
 	return a.startPlugins(ctx, nodeID, settings)
 }

@@ -119,6 +119,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
+	open.OTLP = agentconfig.Traces(c, logger)
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -194,6 +195,9 @@ func (r *runningAgent) reload() error {
 		return err
 	}
 	changed := *r.currentConfig()
+	if !reflect.DeepEqual(c.OTLP, changed.OTLP) {
+		r.logger.Warn("the change of the block otlp in telemetry has an effect after a restart of the agent")
+	}
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
 	c.TLS.HTTP = changed.TLS.HTTP // TLS cannot be turned on or off on an open listener

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 )
 
 // ReadFiles reads the agent's configuration files, and prints their errors and warnings.
@@ -142,6 +143,16 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
 	}
+}
+
+// Traces returns the configuration of the export of traces: the settings of the files, completed by the
+// variables of OpenTelemetry in the environment. It logs which variables have no effect.
+func Traces(c *config.Config, logger hclog.Logger) otlp.Config {
+	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+	for _, warning := range warnings {
+		logger.Warn(warning)
+	}
+	return traces
 }
 
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
@@ -166,7 +167,10 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	signals, release := notifySignals()
 	defer release()
 
-	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) { c.DataDir = o.dataDir })
+	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
+		c.DataDir = o.dataDir
+		c.OTLP = agentconfig.Traces(local.Config, logger)
+	})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -51,6 +52,7 @@ type Config struct {
 	NoTokens         bool // access control is disabled explicitly
 	Debug            bool // the API serves profiles of the agent and host data
 	Telemetry        metrics.Settings
+	OTLP             otlp.Settings // export of traces; an empty Endpoint: environment variables decide
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool

@@ -277,6 +277,8 @@ var topLevelSettings = map[string]setting{
 		"publish_allocation_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
 		"publish_node_metrics":       invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
 
+		"otlp": {blockSettings: otlpSettings},
+
 		"circonus_api_app":                       {ignoredReason: metricsPulledReason},
 		"circonus_api_token":                     {ignoredReason: metricsPulledReason},
 		"circonus_api_url":                       {ignoredReason: metricsPulledReason},

@@ -1,0 +1,128 @@
+// Package otlptest has collectors for tests of programs that export traces.
+package otlptest
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+)
+
+// Collector keeps the spans that it receives. Its methods may be called concurrently.
+type Collector struct {
+	URL string // endpoint for programs
+
+	mu       sync.Mutex
+	received []*tracepb.ResourceSpans
+	headers  []map[string][]string // of each request, in lower case
+}
+
+// NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The function before, which may be
+// nil, handles a request if it returns true: the spans of the request are not kept.
+func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool) *Collector {
+	c := new(Collector)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if before != nil && before(w, r) {
+			return
+		}
+		message := new(tracepb.TracesData)
+		switch {
+		case err != nil:
+			return // the program has cut the connection
+		case r.URL.Path != "/v1/traces" || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-protobuf":
+			t.Errorf("request %s %s with content type %q", r.Method, r.URL, r.Header.Get("Content-Type"))
+		case proto.Unmarshal(body, message) != nil:
+			t.Errorf("request of %d bytes is not OTLP", len(body))
+		}
+		c.add(message, r.Header)
+	}))
+	t.Cleanup(server.Close)
+	c.URL = server.URL
+	return c
+}
+
+// NewGRPC starts a collector for OTLP over gRPC, which ends with the test.
+func NewGRPC(t testing.TB) *Collector {
+	c := new(Collector)
+	handle := func(_ any, stream grpc.ServerStream) error {
+		message := new(tracepb.TracesData)
+		if err := stream.RecvMsg(message); err != nil {
+			return err
+		}
+		if method, _ := grpc.MethodFromServerStream(stream); method != "/opentelemetry.proto.collector.trace.v1.TraceService/Export" {
+			t.Errorf("call of %s", method)
+		}
+		headers, _ := metadata.FromIncomingContext(stream.Context())
+		c.add(message, headers)
+		return stream.SendMsg(new(emptypb.Empty))
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(handle))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := server.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { server.Stop(); served.Wait() })
+	c.URL = "http://" + l.Addr().String()
+	return c
+}
+
+func (c *Collector) add(message *tracepb.TracesData, headers map[string][]string) {
+	lower := make(map[string][]string)
+	for name, values := range headers {
+		lower[strings.ToLower(name)] = values
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.received = append(c.received, message.GetResourceSpans()...)
+	c.headers = append(c.headers, lower)
+}
+
+// Spans returns all spans in the order in which they were received.
+func (c *Collector) Spans() (spans []*tracepb.Span) {
+	for _, r := range c.Received() {
+		for _, s := range r.GetScopeSpans() {
+			spans = append(spans, s.GetSpans()...)
+		}
+	}
+	return spans
+}
+
+// Received returns what the collector has received.
+func (c *Collector) Received() []*tracepb.ResourceSpans {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received[:len(c.received):len(c.received)]
+}
+
+// Headers returns the headers of all requests, with names in lower case.
+func (c *Collector) Headers() []map[string][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.headers[:len(c.headers):len(c.headers)]
+}
+
+// Attributes returns the attributes of a span.
+func Attributes(s *tracepb.Span) map[string]string {
+	attributes := make(map[string]string)
+	for _, a := range s.GetAttributes() {
+		attributes[a.GetKey()] = a.GetValue().GetStringValue()
+	}
+	return attributes
+}

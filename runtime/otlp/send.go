@@ -1,0 +1,228 @@
+package otlp
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+)
+
+// sender sends requests to a collector.
+type sender interface {
+	// send returns the number of spans that the collector has rejected.
+	send(ctx context.Context, message *tracepb.TracesData) (rejected int, err *sendError)
+	close()
+}
+
+// sendError is the error of a request. Its text contains nothing that the collector has sent, which could
+// be an echo of a header.
+type sendError struct {
+	text  string
+	retry bool          // the collector can accept the same request later
+	delay time.Duration // that the collector requests before the next request; 0 for none
+}
+
+func (e *sendError) Error() string { return e.text }
+
+func newSender(c Config) (sender, error) {
+	if c.Protocol == ProtocolGRPC {
+		return newGRPCSender(c)
+	}
+	return newHTTPSender(c), nil
+}
+
+// httpSender sends OTLP over HTTP.
+type httpSender struct {
+	url     string
+	headers map[string]string
+	client  *http.Client
+}
+
+func newHTTPSender(c Config) *httpSender {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConns, transport.MaxConnsPerHost = 1, 1
+	return &httpSender{c.URL, c.Headers, &http.Client{
+		Transport: transport,
+		// A redirect would send the headers to another server.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (s *httpSender) close() { s.client.CloseIdleConnections() }
+
+// maxResponse limits how much of a response is read, in bytes.
+const maxResponse = 64 << 10
+
+func (s *httpSender) send(ctx context.Context, message *tracepb.TracesData) (int, *sendError) {
+	body, err := proto.Marshal(message)
+	if err != nil {
+		return 0, &sendError{text: err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+	if err != nil {
+		return 0, &sendError{text: err.Error()}
+	}
+	for name, value := range s.headers {
+		request.Header.Set(name, value)
+	}
+	request.Header.Set("Content-Type", "application/x-protobuf")
+	request.Header.Set("User-Agent", userAgent)
+	response, err := s.client.Do(request)
+	if err != nil {
+		return 0, &sendError{text: connectionErrorText(ctx, err), retry: true}
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
+	switch code := response.StatusCode; {
+	case code >= 200 && code < 300 && err != nil:
+		return 0, nil // the collector has the spans
+	case code >= 200 && code < 300:
+		return rejectedSpans(content), nil
+	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+		return 0, &sendError{text: httpErrorText(code), retry: true, delay: min(time.Duration(seconds), 3600) * time.Second}
+	default:
+		return 0, &sendError{text: httpErrorText(code)}
+	}
+}
+
+func httpErrorText(code int) string {
+	return strings.TrimSpace(fmt.Sprintf("the collector answered %d %s", code, http.StatusText(code)))
+}
+
+// connectionErrorText describes why there is no response. Only errors of the network and of certificates
+// keep their text, which has no part of a request or a response.
+func connectionErrorText(ctx context.Context, err error) string {
+	var networkErr *net.OpError
+	var certificateErr *tls.CertificateVerificationError
+	switch {
+	case ctx.Err() != nil:
+		return "the collector did not answer in time"
+	case errors.As(err, &networkErr):
+		return networkErr.Error()
+	case errors.As(err, &certificateErr):
+		return certificateErr.Error()
+	}
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) {
+		err = urlErr.Err
+	}
+	return fmt.Sprintf("no response of the collector: %T", err)
+}
+
+const userAgent = "nomad-lite"
+
+// grpcSender sends OTLP over gRPC.
+type grpcSender struct {
+	conn    *grpc.ClientConn
+	headers metadata.MD
+}
+
+// exportMethod is the method of the collector. Its request has the wire format of TracesData.
+const exportMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+// defaultGRPCPort is the port for OTLP over gRPC.
+const defaultGRPCPort = "4317"
+
+func newGRPCSender(c Config) (*grpcSender, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, errors.New("the endpoint is not a URL") // without the text of the URL
+	}
+	transport := insecure.NewCredentials()
+	if u.Scheme == "https" {
+		transport = credentials.NewTLS(nil)
+	}
+	address := u.Host
+	if u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), defaultGRPCPort)
+	}
+	conn, err := grpc.NewClient("dns:///"+address, grpc.WithTransportCredentials(transport), grpc.WithUserAgent(userAgent),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the collector: %w", err)
+	}
+	return &grpcSender{conn, metadata.New(c.Headers)}, nil
+}
+
+func (s *grpcSender) close() { s.conn.Close() }
+
+func (s *grpcSender) send(ctx context.Context, message *tracepb.TracesData) (int, *sendError) {
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
+	defer cancel()
+	response := new(emptypb.Empty) // keeps the fields of the response as bytes
+	err := s.conn.Invoke(ctx, exportMethod, message, response)
+	if err == nil {
+		return rejectedSpans(response.ProtoReflect().GetUnknown()), nil
+	}
+	failed := status.Convert(err)
+	sendErr := &sendError{text: fmt.Sprintf("the collector answered with gRPC status %s", failed.Code())}
+	switch failed.Code() {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss:
+		sendErr.retry = true
+		sendErr.delay, _ = requestedDelay(failed)
+	case codes.ResourceExhausted:
+		sendErr.delay, sendErr.retry = requestedDelay(failed)
+	}
+	return 0, sendErr
+}
+
+// requestedDelay returns the delay that a collector requests before the next request.
+func requestedDelay(s *status.Status) (time.Duration, bool) {
+	for _, detail := range s.Details() {
+		if retry, ok := detail.(*errdetails.RetryInfo); ok {
+			return retry.GetRetryDelay().AsDuration(), true
+		}
+	}
+	return 0, false
+}
+
+// rejectedSpans returns the number of rejected spans in an encoded response of a collector. The response has
+// the field partial_success (1), which has the field rejected_spans (1).
+func rejectedSpans(response []byte) int {
+	partial, _ := protowire.ConsumeBytes(findField(response, 1, protowire.BytesType))
+	rejected, _ := protowire.ConsumeVarint(findField(partial, 1, protowire.VarintType))
+	return int(min(rejected, maxBatch))
+}
+
+// findField returns the encoded message from the value of a field on, or nil.
+func findField(message []byte, number protowire.Number, wireType protowire.Type) []byte {
+	for len(message) > 0 {
+		n, t, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return nil
+		}
+		message = message[size:]
+		if n == number && t == wireType {
+			return message
+		}
+		if size = protowire.ConsumeFieldValue(n, t, message); size < 0 {
+			return nil
+		}
+		message = message[size:]
+	}
+	return nil
+}
