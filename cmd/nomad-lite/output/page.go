@@ -42,7 +42,7 @@ func (p *Page) FormatCell(value any) string {
 	case ColoredCell:
 		colour, value = c.Colour, c.Text
 	}
-	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.SanitizeText([]byte(fmt.Sprint(value)), false))))
+	text := terminal.SingleLine(fmt.Sprint(value))
 	if text == "" {
 		return EmptyCell
 	}

@@ -70,19 +70,6 @@ func EscapeSequenceLength(text []byte) int {
 	return len(text)
 }
 
-// DisplayWidth returns the number of columns of a line, which can contain colours.
-func DisplayWidth(line string) int {
-	return utf8.RuneCount(SanitizeText([]byte(line), false))
-}
-
-// TruncateToWidth returns the start of a text that fits into columns.
-func TruncateToWidth(text string, columns int) string {
-	if runes := []rune(text); len(runes) > columns {
-		return string(runes[:columns])
-	}
-	return text
-}
-
 // FirstLine returns the first line of a text.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
