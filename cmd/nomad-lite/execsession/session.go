@@ -28,6 +28,9 @@ type Flags struct {
 	escapeChar  string
 }
 
+// TerminalFlags returns the flags of a session on the user's terminal.
+func TerminalFlags() Flags { return Flags{stdin: true, TTY: true, escapeChar: "~"} }
+
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", true, "pass standard input to the command")
@@ -120,18 +123,26 @@ func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
 
 // attachTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
 // terminal's size to the command until ctx ends. The returned function restores the
-// terminal.
+// terminal, and ends a blocked read of the terminal: the next key is not for the command.
 func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.In.(*os.File)
 	restore := func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {
-		before, err := term.MakeRaw(int(in.Fd()))
+		input, err := terminal.NewInput(in)
 		if err != nil {
 			return nil, fmt.Errorf("prepare the terminal: %w", err)
 		}
-		restore = func() { _ = term.Restore(int(in.Fd()), before) } // an error means that the terminal was closed
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("prepare the terminal: %w", err), input.Close())
+		}
+		restore = func() { // errors mean that the terminal was closed
+			_ = input.Close()
+			_ = term.Restore(int(in.Fd()), before)
+		}
+		e.Stdin = input
 		if escape != "none" && escape != "" {
-			e.Stdin = &escapeReader{r: s.In, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
+			e.Stdin = &escapeReader{r: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
 	}
 	out, ok := s.Out.(*os.File)
