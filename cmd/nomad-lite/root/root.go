@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/status"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/system"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/top"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ui"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/variable"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
@@ -82,6 +83,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		job.NewStartCommand(s),
 		job.NewInspectCommand(s),
 		job.NewActionCommand(s),
+		top.NewCommand(s),
 		logs.NewCommand(s),
 		alloc.NewCommand(s),
 		alloc.NewExecCommand(s),

@@ -42,13 +42,16 @@ func TruncateToWidth(text string, columns int) string {
 	return text
 }
 
-// maxMarks is the number of combining marks that SingleLine keeps after a character. Natural text has fewer;
+// maxMarks is the number of combining marks that SanitizeLine keeps after a character. Natural text has fewer;
 // a tower of marks covers the lines above.
 const maxMarks = 4
 
-// SingleLine returns a text without the characters and sequences that would move the cursor, change
-// the terminal or reorder the text that follows. Line ends and tabs become spaces.
-func SingleLine(text string) string {
+// SingleLine returns a text without surrounding spaces in the form of SanitizeLine.
+func SingleLine(text string) string { return strings.TrimSpace(SanitizeLine(text)) }
+
+// SanitizeLine returns a text as one line without the characters and sequences that would move the cursor,
+// change the terminal or reorder the text that follows. Line ends and tabs become spaces.
+func SanitizeLine(text string) string {
 	var b strings.Builder
 	marks := 0
 	for _, r := range string(SanitizeText([]byte(text), false)) {
@@ -65,5 +68,5 @@ func SingleLine(text string) string {
 		}
 		b.WriteRune(r)
 	}
-	return strings.TrimSpace(b.String())
+	return b.String()
 }

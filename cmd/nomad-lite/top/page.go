@@ -1,0 +1,138 @@
+package top
+
+import (
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// page is a text in place of the table: the help, the output of a task, or a time line.
+type page struct {
+	title  string
+	lines  []pageLine
+	first  int  // index of the first line on the screen
+	follow bool // the screen shows the last lines
+	close  func()
+}
+
+// pageLine is one line of a page, which is safe for a terminal.
+type pageLine struct{ colour, text string }
+
+const (
+	maxPageLines  = 5000     // lines of a page; the oldest are dropped
+	maxLineLength = 16 << 10 // bytes of a line; the rest is not shown
+)
+
+func newPage(title string) *page { return &page{title: title, close: func() {}} }
+
+// add appends lines, whose text is not safe for a terminal.
+func (p *page) add(colour string, texts ...string) {
+	for _, text := range texts {
+		text = expandTabs(string(terminal.SanitizeText([]byte(text[:min(len(text), maxLineLength)]), false)))
+		p.lines = append(p.lines, pageLine{colour, terminal.SanitizeLine(text)})
+	}
+	if drop := len(p.lines) - maxPageLines; drop > 0 {
+		p.lines = append([]pageLine(nil), p.lines[drop:]...)
+		p.first = max(p.first-drop, 0)
+	}
+}
+
+// expandTabs replaces tabs, whose width depends on the terminal.
+func expandTabs(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, part := range strings.Split(text, "\t") {
+		if i > 0 {
+			gap := 8 - column%8
+			b.WriteString(strings.Repeat(" ", gap))
+			column += gap
+		}
+		b.WriteString(part)
+		column += terminal.DisplayWidth(part)
+	}
+	return b.String()
+}
+
+// scroll moves the text by a number of lines, on a screen with this number of rows.
+func (p *page) scroll(by, rows int) {
+	if p.follow {
+		p.first = p.lastStart(rows)
+	}
+	p.first = min(max(p.first+by, 0), p.lastStart(rows))
+	p.follow = p.first == p.lastStart(rows) && by > 0
+}
+
+// lastStart returns the first line of the last screen.
+func (p *page) lastStart(rows int) int { return max(len(p.lines)-rows, 0) }
+
+// draw returns the rows of the screen. A line that is longer than the screen continues in the next rows.
+func (p *page) draw(columns, rows int, colours bool) []string {
+	if p.follow {
+		return p.drawEnd(columns, rows, colours)
+	}
+	var shown []string
+	for _, line := range p.lines[min(p.first, len(p.lines)):] {
+		if len(shown) >= rows {
+			break
+		}
+		shown = append(shown, line.wrap(columns, colours)...)
+	}
+	return shown[:min(len(shown), rows)]
+}
+
+// drawEnd returns the last rows of the page.
+func (p *page) drawEnd(columns, rows int, colours bool) []string {
+	var reversed [][]string
+	count := 0
+	for i := len(p.lines) - 1; i >= 0 && count < rows; i-- {
+		wrapped := p.lines[i].wrap(columns, colours)
+		reversed = append(reversed, wrapped)
+		count += len(wrapped)
+	}
+	var shown []string
+	for i := len(reversed) - 1; i >= 0; i-- {
+		shown = append(shown, reversed[i]...)
+	}
+	return shown[max(len(shown)-rows, 0):]
+}
+
+func (l pageLine) wrap(columns int, colours bool) []string {
+	var rows []string
+	for rest := l.text; ; {
+		part := terminal.TruncateToWidth(rest, columns)
+		if part == "" && rest != "" { // a wide character on a screen of one column
+			return rows
+		}
+		rest = rest[len(part):]
+		if colours && l.colour != "" && part != "" {
+			part = l.colour + part + terminal.ColourReset
+		}
+		rows = append(rows, part)
+		if rest == "" {
+			return rows
+		}
+	}
+}
+
+// helpLines are the text of the key ?.
+const helpLines = `Move
+  up down k j        select a row           PgUp PgDn     a screen up or down
+  g G Home End       the first, the last    Enter         expand or collapse
+  left right         collapse, expand
+
+Show
+  /  rows that contain a text: a name, an id or a state. Esc shows all again
+  a  also stopped jobs and replaced allocations
+
+Sort (twice: the other way round)
+  N name   S state   C processor   M memory   R restarts   U uptime
+
+Selected row
+  l  output of the task           t  time line of the allocation
+  e  a shell in the task; exit, or ~. at the begin of a line, leaves it
+  r  restart the task, or the running tasks of the allocation
+  s  stop the allocation, which is replaced, or the job
+
+  ?  this text   Ctrl-L  draw again   Ctrl-Z  suspend   q  quit
+
+Processor and memory are measured for the rows on the screen only.`

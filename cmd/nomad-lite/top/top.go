@@ -1,0 +1,218 @@
+package top
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+const topHelp = `Show jobs, their allocations and tasks in a table that follows every change: state,
+processor, memory, restarts, ports and the last event. Keys sort and filter the
+table, show the output of a task or a time line, open a shell in a task, restart
+and stop. The key ? lists them.
+
+When the agent goes away, the table stays and the command connects again.
+
+Without a terminal, and with -once, -json or -t, the table is printed once.
+Stopped jobs and replaced allocations are left out unless -all is given.
+
+q or Ctrl-C ends the command. Exit codes: 0, or 1 when the agent cannot be
+reached at the start.`
+
+const topExamples = `  nomad-lite top
+  nomad-lite top -once -all
+  nomad-lite top -t '{{range .}}{{println .ID .Status}}{{end}}'`
+
+type options struct {
+	client   apiclient.Flags
+	format   output.FormatFlags
+	interval time.Duration
+	once     bool
+	all      bool
+}
+
+// minInterval is the least time between two requests for the usage of an allocation.
+const minInterval = 200 * time.Millisecond
+
+// NewCommand returns the command "top".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "top [flags]",
+		Short:   "Show jobs, allocations and tasks in a live table",
+		Long:    topHelp,
+		Example: topExamples,
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.interval < minInterval {
+				return cli.UsageError(cmd, fmt.Errorf("-interval takes a duration of at least %v", minInterval))
+			}
+			return runTop(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "`duration` between two measurements of processor and memory")
+	cmd.Flags().BoolVar(&o.once, "once", false, "print the table once; the default without a terminal")
+	cmd.Flags().BoolVar(&o.all, "all", false, "show stopped jobs and replaced allocations, too")
+	return cmd
+}
+
+func runTop(ctx context.Context, o options, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	listed, err := readLists(ctx, c)
+	if err != nil {
+		return err
+	}
+	in, hasInput := s.In.(*os.File)
+	out, hasOutput := s.Out.(*os.File)
+	if o.once || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
+		return printOnce(ctx, c, listed, o, s)
+	}
+	return newUI(c, s, in, out, o).run(ctx, listed)
+}
+
+// printOnce prints all rows, with the usage of all running allocations.
+func printOnce(ctx context.Context, c *api.Client, listed *lists, o options, s *cli.Streams) error {
+	state := newCluster()
+	state.replace(listed.jobs, listed.allocs)
+	var keys []allocKey
+	for _, a := range state.allocs {
+		if a.running() {
+			keys = append(keys, allocKey{a.ID, a.Namespace, a.NodeID})
+		}
+	}
+	for _, used := range readUsage(ctx, c, keys) {
+		state.setUsage(used.allocID, used.usage)
+	}
+	rows := (&table{sort: byName, all: o.all}).rows(state)
+	if o.format.IsSet() {
+		return o.format.Print(s, newJobUsages(rows))
+	}
+	return printTable(s, rows)
+}
+
+// printTable prints rows in columns that are as wide as their cells.
+func printTable(s *cli.Streams, rows []row) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(s.Out, "No jobs")
+		return err
+	}
+	now := time.Now()
+	titles := make([]string, len(columns))
+	texts := [][]string{titles}
+	colours := make([][]string, len(rows)+1)
+	for i := range columns {
+		titles[i] = columns[i].title
+	}
+	for i, r := range rows {
+		cells := make([]string, len(columns))
+		colours[i+1] = make([]string, len(columns))
+		sum := r.totals()
+		for k := range columns {
+			shown := columns[k].cell(r, sum, now)
+			cells[k], colours[i+1][k] = terminal.SingleLine(shown.text), shown.colour
+		}
+		indent, marker := r.indent()
+		cells[nameColumn] = strings.Repeat(" ", indent) + marker + cells[nameColumn]
+		texts = append(texts, cells)
+	}
+	placed := layOutWhole(texts)
+	var b strings.Builder
+	for i, cells := range texts {
+		line := newLine(style{colours: s.SupportsColours(s.Out)})
+		for k, text := range cells {
+			colour := terminal.ColourBold
+			if i > 0 {
+				colour = colours[i][k]
+			}
+			if text != "" {
+				line.addText(placed[k].at, placed[k].width, placed[k].rightAlign, colour, text)
+			}
+		}
+		b.WriteString(line.finish(0) + "\n")
+	}
+	_, err := s.Out.Write([]byte(b.String()))
+	return err
+}
+
+// jobUsage is a job in the output for programs.
+type jobUsage struct {
+	ID          string
+	Namespace   string
+	Status      string
+	Stop        bool
+	Allocations []*allocUsage
+}
+
+type allocUsage struct {
+	ID            string
+	Name          string
+	TaskGroup     string
+	NodeID        string
+	ClientStatus  string
+	DesiredStatus string
+	Ports         string
+	Tasks         []*taskUsage
+}
+
+// taskUsage is a task in the output for programs. The usage is null if it was not measured.
+type taskUsage struct {
+	Name       string
+	State      string
+	Failed     bool
+	Restarts   uint64
+	StartedAt  *time.Time
+	TotalTicks *float64 // MHz
+	Percent    *float64
+	Memory     *uint64 // bytes
+	LastEvent  string
+}
+
+func newJobUsages(rows []row) []*jobUsage {
+	jobs := []*jobUsage{}
+	now := time.Now()
+	for _, r := range rows {
+		switch {
+		case r.alloc == nil:
+			jobs = append(jobs, &jobUsage{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.stopped, Allocations: []*allocUsage{}})
+		case r.task == nil:
+			a := r.alloc
+			j := jobs[len(jobs)-1]
+			j.Allocations = append(j.Allocations, &allocUsage{
+				ID: a.ID, Name: a.Name, TaskGroup: a.TaskGroup, NodeID: a.NodeID, ClientStatus: a.ClientStatus, DesiredStatus: a.DesiredStatus,
+				Ports: a.ports, Tasks: []*taskUsage{},
+			})
+		default:
+			allocs := jobs[len(jobs)-1].Allocations
+			a := allocs[len(allocs)-1]
+			a.Tasks = append(a.Tasks, newTaskUsage(r, now))
+		}
+	}
+	return jobs
+}
+
+func newTaskUsage(r row, now time.Time) *taskUsage {
+	t := r.task
+	shown := &taskUsage{Name: t.name, State: t.state.State, Failed: t.state.Failed, Restarts: t.state.Restarts, LastEvent: taskEventCell(*t, now).text}
+	if !t.state.StartedAt.IsZero() {
+		shown.StartedAt = &t.state.StartedAt
+	}
+	if sum := r.totals(); sum.sampled {
+		shown.TotalTicks, shown.Percent, shown.Memory = &sum.mhz, &sum.percent, &sum.memory
+	}
+	return shown
+}
