@@ -94,7 +94,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		return pluginRunResult{}
 	}
 	result := pluginRunResult{err: inst.WaitExit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
-	l.s.updateAndNotify(func() { l.plugin.restarts++ })
+	l.s.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.err, time.Now()} })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {

@@ -38,8 +38,8 @@ type managedPlugin struct {
 	hookDescription *hook.Description // description of the latest process; nil for a driver
 	// launchAttempted: the first launch has succeeded or failed, or waits for a request.
 	launchAttempted bool
-	fingerprinted   bool      // fingerprinted: the first fingerprint has arrived; always true for a hook
-	restarts        int       // number of processes that have exited
+	fingerprinted   bool // fingerprinted: the first fingerprint has arrived; always true for a hook
+	exits           processExits
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
 	lastFailure     launchFailure
 	supersededBy    string // supersededBy: describes the plugin that is used instead of this one
@@ -50,6 +50,14 @@ type managedPlugin struct {
 type launchRequests struct {
 	use     chan struct{} // use: closed when a plugin that was stopped as idle is requested
 	restart chan struct{} // restart has capacity 1; a value stops the process, and ends the delay before the next launch
+}
+
+// processExits counts the processes of a plugin that have exited, and describes the last exit. Unlike
+// launchFailure, it is kept when the next process runs.
+type processExits struct {
+	count   int
+	lastErr error // nil before the first exit
+	lastAt  time.Time
 }
 
 // launchFailure is the error of the last launch, or of a process that exited early. It is zero after a

@@ -148,6 +148,8 @@ type Plugin struct {
 	PID          int                // 0 when no process runs
 	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
 	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
+	LastExitErr  error              // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt   time.Time          // LastExitAt: zero before the first exit
 	Methods      []base.MethodStats // Methods: calls to the process; nil when no process runs
 	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
 	Err          error              // why no process runs
@@ -470,7 +472,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.restarts, Err: m.err(),
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
 			p.PID, p.StartedAt, p.Methods = m.inst.PID(), m.inst.StartedAt(), m.inst.Methods()

@@ -189,6 +189,9 @@ func TestRelaunchThenBackoff(t *testing.T) {
 		if !slices.Equal(at, want) {
 			t.Errorf("launches at\n%v, want\n%v", at, want)
 		}
+		if p := s.Plugins()[0]; p.PID == 0 || p.LastExitErr == nil || p.LastExitAt.Sub(began) != 138*time.Second || p.Restarts != 4 {
+			t.Errorf("while the next process runs: pid %d, last exit %v after %v, %d restarts", p.PID, p.LastExitErr, p.LastExitAt.Sub(began), p.Restarts)
+		}
 	})
 }
 

@@ -58,7 +58,7 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 	}
 	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
 	switch {
-	case !isSameOrigin(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
+	case !isSameOrigin(r) && !isPageNavigation(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
 		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.isTrusted(r), token, p.isReadOnly(r):
 		return true, nil, nil

@@ -39,12 +39,11 @@ func (l *localAgent) checkNodeAndServer(r *request) error {
 
 // agentHandler serves the routes about the agent, its region and its machine.
 type agentHandler struct {
-	agent       *localAgent
-	store       *store.Store
-	scheduler   *scheduler.Scheduler
-	node        Node
-	agentConfig func() map[string]any // configuration without secrets; may be nil
-	reload      func() error          // reloads the configuration; may be nil
+	agent     *localAgent
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	node      Node
+	funcs     AgentFuncs
 }
 
 // health is the health of one part of the agent: of the client, which runs tasks, or of the server, which
@@ -166,8 +165,8 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 			"kernel.name": runtime.GOOS,
 		},
 	}}
-	if h.agentConfig != nil {
-		state.Config = h.agentConfig()
+	if h.funcs.Config != nil {
+		state.Config = h.funcs.Config()
 	}
 	return state, nil
 }
@@ -176,10 +175,10 @@ func (h *agentHandler) servers(*request) (any, error) { return []string{h.agent.
 
 // reloadConfig reloads the configuration, as SIGHUP does.
 func (h *agentHandler) reloadConfig(*request) (any, error) {
-	if h.reload == nil {
+	if h.funcs.Reload == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no configuration to read again"}
 	}
-	return noContent{}, h.reload()
+	return noContent{}, h.funcs.Reload()
 }
 
 func (h *agentHandler) regions(*request) (any, error) { return []string{h.agent.region}, nil }

@@ -273,10 +273,10 @@ func TestClusterRoutes(t *testing.T) {
 func TestAgentSelf(t *testing.T) {
 	reloads := 0
 	f := newFixture(t, func(c *Config) {
-		c.AgentConfig = func() map[string]any {
+		c.Agent.Config = func() map[string]any {
 			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.Token, "UI": map[string]any{"ShowCLIHints": false}}
 		}
-		c.Reload = func() error { reloads++; return errors.New("not today") }
+		c.Agent.Reload = func() error { reloads++; return errors.New("not today") }
 		c.Token = "hush-hush"
 	})
 	f.putNode(t)

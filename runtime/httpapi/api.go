@@ -66,7 +66,19 @@ type VolumeManager interface {
 	DeleteClaim(ctx context.Context, namespace, id string) error
 }
 
-// Config configures an API. It is large because it has each part of the agent that a route uses.
+// AgentFuncs are functions of the agent for routes about the agent itself. Each may be nil.
+type AgentFuncs struct {
+	// Config returns the configuration without secrets, because all clients may read the result.
+	Config func() map[string]any
+	// Reload reloads the configuration.
+	Reload func() error
+	// Plugins describes the plugins without secrets, as a value for the JSON of the reply. PluginsChanged returns a channel that
+	// is closed when the description changes; it is nil only if Plugins is.
+	Plugins        func() any
+	PluginsChanged func() <-chan struct{}
+}
+
+// Config configures an API.
 type Config struct {
 	Store         *store.Store
 	Scheduler     *scheduler.Scheduler
@@ -77,10 +89,7 @@ type Config struct {
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
-	// AgentConfig returns the configuration of the agent without secrets, because all clients may read the
-	// result. Reload reloads the configuration. Both may be nil.
-	AgentConfig func() map[string]any
-	Reload      func() error
+	Agent         AgentFuncs
 	// Log is the logger whose lines the monitor streams; nil disables the monitor.
 	Log hclog.InterceptLogger
 	// Debug enables profiles and host data.

@@ -42,6 +42,11 @@ func TestCrossOriginRequests(t *testing.T) {
 		{"to collect, by a picture in a page", free, "GET", "/v1/client/gc", []string{"Sec-Fetch-Dest", "image"}, 403, "", ""},
 		{"to collect, typed into a browser", free, "GET", "/v1/client/gc", []string{"Sec-Fetch-Site", "none"}, 403, "", ""},
 		{"to collect, by a page of the agent", free, "PUT", "/v1/client/gc", []string{"Sec-Fetch-Site", "same-origin"}, 200, "", ""},
+		{"a link to the page on another site", guarded, "GET", "/ui/jobs", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 200, "", ""},
+		{"a link to the root on another site", guarded, "GET", "/", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 307, "", ""},
+		{"a script of the page on another site", guarded, "GET", "/ui/static/main.js", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"}, 403, "", ""},
+		{"a link to the API on another site", free, "GET", "/v1/jobs", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 403, "", ""},
+		{"a form on another site that logs in", guarded, "POST", "/v1/agent/login", []string{"Origin", otherOrigin, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 403, "", ""},
 		{"an origin that a browser hides", free, "GET", "/v1/jobs", []string{"Origin", "null"}, 403, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -45,7 +45,9 @@ func (a *API) newRoutes() []route {
 	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, a.logger}
 	metrics := &metricsHandler{c.Metrics}
-	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentConfig, c.Reload}
+	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Agent}
+	plugins := &pluginHandler{agent: c.Agent}
+	login := &loginHandler{token: c.Token}
 	debug := &debugHandler{agent, c.Node, c.Log, c.Debug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
@@ -167,6 +169,9 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/agent/members", agents.members, noBodyRouteDoc[members]("list the agents of the region")},
 		{"GET", "/v1/agent/monitor", debug.monitor, streamRouteDoc("application/json", "follow the log of the agent", "log_level log_json log_include_location plain node_id server_id")},
 		{"GET", "/v1/agent/pprof/{id}", debug.profile, streamRouteDoc("application/octet-stream", "profile the agent, when debugging is enabled", "seconds debug gc node_id server_id")},
+		{"PUT POST", loginPath, login.logIn, noBodyRouteDoc[loginToken]("exchange a one-time secret for the token")},
+		{"PUT POST", loginPath + "/secret", login.createSecret, noBodyRouteDoc[loginSecret]("make a one-time secret with which a browser logs in")},
+		{"GET", "/v1/agent/plugins", plugins.list, noBodyRouteDoc[any]("list the plugins and hooks of the agent", "index wait")},
 		{"PUT POST", "/v1/agent/reload", agents.reloadConfig, noBodyRouteDoc[noContent]("read the configuration again")},
 		{"GET", "/v1/agent/self", agents.readSelf, noBodyRouteDoc[agentState]("show the configuration and some facts of the agent")},
 		{"GET", "/v1/metrics", metrics.read, noBodyRouteDoc[api.MetricsSummary]("show how much is going on", "format")},
@@ -233,8 +238,9 @@ func (a *API) newRoutes() []route {
 	}
 }
 
-// publicPaths are the paths that disclose no data and need no token.
-var publicPaths = map[string]bool{"/v1/agent/health": true}
+// publicPaths are the paths that need no token, besides the web page. They disclose no data, except to a client with
+// a one-time secret.
+var publicPaths = map[string]bool{"/v1/agent/health": true, loginPath: true}
 
 // match returns the id in a path that matches the pattern.
 func (rt route) match(path string) (id string, ok bool) {

@@ -36,7 +36,7 @@ func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload 
 // needsNoToken reports whether a path is open to all clients. The public keys are open if the operator has
 // configured the address at which other services request them.
 func (p *accessPolicy) needsNoToken(path string) bool {
-	return publicPaths[path] || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
+	return publicPaths[path] || isPagePath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
 }
 
 func (p *accessPolicy) hasOIDCIssuer() bool { return p.identities != nil && p.identities.URL != "" }

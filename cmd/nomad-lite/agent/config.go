@@ -109,9 +109,14 @@ func (r *runningAgent) selfConfig() map[string]any {
 			"PublishAllocationMetrics": !c.Telemetry.OmitAllocationMetrics,
 			"PublishNodeMetrics":       !c.Telemetry.OmitNodeMetrics,
 		},
-		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
+		"UI":      map[string]any{"Enabled": true, "ShowCLIHints": false},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
 	}
+}
+
+// pluginReport returns the plugins and hooks of the agent.
+func (r *runningAgent) pluginReport() pluginstatus.Report {
+	return pluginstatus.Report{Hooks: r.hookStatuses(), Processes: r.pluginProcesses()}
 }
 
 // describeTimeout is how long a request waits for what plugins report about themselves.

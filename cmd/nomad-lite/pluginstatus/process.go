@@ -22,6 +22,7 @@ type Process struct {
 	StartedAt time.Time
 	Restarts  int    // number of its processes that have exited under this agent
 	Error     string `json:",omitempty"` // why no process runs
+	LastExit  *Exit  `json:",omitempty"` // how the last process that exited under this agent has ended
 	Devices   string `json:",omitempty"` // numbers of the devices of a device plugin
 	Calls     []base.MethodStats
 
@@ -29,6 +30,12 @@ type Process struct {
 	Capabilities []Capability `json:",omitempty"`
 	ConfigSchema string       `json:",omitempty"` // what a plugin block accepts, in the form of HCL
 	TaskSchema   string       `json:",omitempty"` // what the config block of a driver's task accepts
+}
+
+// Exit is the end of a plugin process.
+type Exit struct {
+	Time  time.Time
+	Error string // exit status, with the last lines of the stderr of the process
 }
 
 // NewProcess describes the process of a plugin.
@@ -40,6 +47,9 @@ func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) Process {
 	}
 	if p.Serves.Name != "" {
 		described.Type = p.Serves.Type.String()
+	}
+	if p.LastExitErr != nil {
+		described.LastExit = &Exit{p.LastExitAt, p.LastExitErr.Error()}
 	}
 	if p.Err != nil {
 		described.Error = p.Err.Error()
@@ -117,7 +127,11 @@ func PrintProcess(page *output.Page, p Process) {
 		rows = append(rows, output.Pairs{{"Devices", p.Devices}}...)
 	}
 	page.Section("Process")
-	page.Pairs(append(rows, output.Pairs{{"Restarts", p.Restarts}}...))
+	rows = append(rows, output.Pairs{{"Restarts", p.Restarts}}...)
+	if p.LastExit != nil {
+		rows = append(rows, output.Pairs{{"Last Exit", output.FormatTimestamp(p.LastExit.Time) + ": " + p.LastExit.Error}}...)
+	}
+	page.Pairs(rows)
 	printCapabilities(page, p.Capabilities)
 	printSchema(page, "Configuration Schema", p.ConfigSchema)
 	printSchema(page, "Task Schema", p.TaskSchema)

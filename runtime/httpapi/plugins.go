@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// pluginHandler serves the route of the plugins of the agent, an extension of Nomad's API: Nomad's routes of plugins are
+// about storage plugins.
+type pluginHandler struct {
+	agent AgentFuncs
+
+	mu      sync.Mutex
+	index   uint64          // increases when the plugins change; 0 before the first request
+	changed <-chan struct{} // closed when the plugins change after index
+}
+
+// list replies with the plugins. It blocks like the routes that read the state; its index is not the index of
+// the state. Calls of plugins do not change the index.
+func (h *pluginHandler) list(r *request) (any, error) {
+	r.isStateRead, r.replyIndex = true, 1
+	if h.agent.Plugins == nil {
+		return nil, notFound("this agent does not report its plugins")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
+	defer cancel()
+	index, changed := h.current()
+	for ctx.Err() == nil && r.minIndex >= index {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		index, changed = h.current()
+	}
+	r.replyIndex = index
+	return h.agent.Plugins(), nil
+}
+
+// current returns the index of the plugins, and a channel that is closed when they change. The first index is the time,
+// so that it is higher than the indexes of earlier agents.
+func (h *pluginHandler) current() (uint64, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.index == 0 {
+		h.index, h.changed = uint64(time.Now().UnixMilli()), h.agent.PluginsChanged()
+	}
+	select {
+	case <-h.changed:
+		h.index++
+		h.changed = h.agent.PluginsChanged()
+	default:
+	}
+	return h.index, h.changed
+}
