@@ -30,7 +30,7 @@ function setLost(value) {
 // body. It throws an APIError.
 export async function send(path, { json, headers, ...options } = {}) {
   const all = new Headers(headers);
-  if (token.get()) all.set("X-Nomad-Token", token.get());
+  if (token.get() && !all.has("X-Nomad-Token")) all.set("X-Nomad-Token", token.get());
   if (json !== undefined) {
     options.method ??= "PUT";
     options.body = JSON.stringify(json);
@@ -61,14 +61,15 @@ export async function put(path, json, signal) {
 
 // watch calls show(value) with the reply of a GET request, and again when it changes, until the signal ends.
 // It uses blocking queries, and retries when the agent does not answer. onError(err) is called with each other
-// error, which ends the watch; without onError, watch rejects with it.
-export async function watch(path, signal, show, onError) {
+// error, which ends the watch; without onError, watch rejects with it. options: wait is the duration of a blocking
+// query, and always calls show after each query, for replies with numbers that do not change their index.
+export async function watch(path, signal, show, onError, { wait = "60s", always = false } = {}) {
   let index = 0;
   while (!signal.aborted) {
     let response, value;
     try {
       const separator = path.includes("?") ? "&" : "?";
-      response = await send(index ? `${path}${separator}index=${index}&wait=60s` : path, { signal });
+      response = await send(index ? `${path}${separator}index=${index}&wait=${wait}` : path, { signal });
       value = await response.json();
     } catch (err) {
       if (signal.aborted) return;
@@ -84,7 +85,7 @@ export async function watch(path, signal, show, onError) {
     const newIndex = Number(response.headers.get("X-Nomad-Index"));
     if (signal.aborted) return;
     if (!newIndex) return show(value); // the route has no blocking queries
-    if (newIndex !== index) show(value);
+    if (newIndex !== index || always) await show(value);
     index = newIndex < index ? 0 : newIndex; // a lower index: the state of the agent was replaced
   }
 }

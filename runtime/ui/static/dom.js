@@ -16,7 +16,7 @@ export function svg(tag, attributes, ...children) {
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (name.startsWith("on")) {
-      element.addEventListener(name.slice(2), value);
+      listen(element, name.slice(2), value);
     } else if (value === true) {
       element.setAttribute(name, "");
     } else if (value !== false && value != null) {
@@ -25,6 +25,19 @@ function fill(element, attributes, children) {
   }
   append(element, children);
   return element;
+}
+
+// handlers is the key of the event handlers of an element, by type, which update copies to another element.
+const handlers = Symbol("handlers");
+
+function listen(element, type, handler) {
+  element[handlers] ??= {};
+  if (!element[handlers][type]) element.addEventListener(type, dispatch);
+  element[handlers][type] = handler;
+}
+
+function dispatch(event) {
+  event.currentTarget[handlers][event.type]?.call(event.currentTarget, event);
 }
 
 function append(element, children) {
@@ -41,6 +54,57 @@ export function replace(element, ...children) {
   append(element, children);
 }
 
+// update changes the children of an element to those given, like replace, but keeps the nodes that are the same:
+// elements with the same tag and data-key, and without a data-key those with the same tag at the same place. So a
+// redraw keeps the focus, the selection, scroll positions, open <details> and the text in inputs.
+export function update(element, ...children) {
+  const wanted = document.createDocumentFragment();
+  append(wanted, children);
+  updateChildren(element, wanted);
+}
+
+function updateChildren(element, wanted) {
+  const children = [...wanted.childNodes];
+  const wantedKeys = new Set(children.map(keyOf));
+  const keyed = new Map([...element.childNodes].filter((node) => keyOf(node) !== undefined).map((node) => [keyOf(node), node]));
+  let at = element.firstChild;
+  for (const child of children) {
+    while (at && keyOf(at) !== undefined && !wantedKeys.has(keyOf(at))) at = removeAndNext(at);
+    const same = keyOf(child) === undefined ? at : keyed.get(keyOf(child));
+    if (!same || same.nodeName !== child.nodeName || keyOf(same) !== keyOf(child)) {
+      element.insertBefore(child, at);
+      continue;
+    }
+    if (same === at) at = at.nextSibling;
+    else element.insertBefore(same, at);
+    updateNode(same, child);
+  }
+  while (at) at = removeAndNext(at);
+}
+
+const keyOf = (node) => node.dataset?.key;
+
+function removeAndNext(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
+}
+
+function updateNode(node, wanted) {
+  if (node.nodeType !== Node.ELEMENT_NODE) {
+    if (node.data !== wanted.data) node.data = wanted.data;
+    return;
+  }
+  for (const { name } of [...node.attributes]) {
+    if (!wanted.hasAttribute(name) && name !== "style" && name !== "open") node.removeAttribute(name);
+  }
+  for (const { name, value } of wanted.attributes) {
+    if (name !== "style" && name !== "open" && node.getAttribute(name) !== value) node.setAttribute(name, value);
+  }
+  for (const [type, handler] of Object.entries(wanted[handlers] ?? {})) listen(node, type, handler);
+  updateChildren(node, wanted);
+}
+
 // link creates a link to another page. main.js shows it without a reload.
 export function link(path, ...children) {
   return h("a", { href: path }, children);
@@ -54,7 +118,7 @@ export function badge(status) {
 // table creates a table. columns: [{title, cell(row), class}]; key(row) returns the id of a row, which
 // becomes its data-key.
 export function table(label, columns, rows, key) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, "data-key": label },
     h("table", null,
       h("thead", null, h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.class }, c.title)))),
       h("tbody", null, rows.map((row) =>

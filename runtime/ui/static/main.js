@@ -2,6 +2,7 @@
 
 import { connection } from "./api.js";
 import { h, link, replace } from "./dom.js";
+import { logInByFragment } from "./views/login.js";
 
 // pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
 // show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
@@ -9,11 +10,23 @@ import { h, link, replace } from "./dom.js";
 const pages = [
   [/^$/, "jobs"],
   [/^jobs$/, "jobs"],
+  [/^(clients|topology|servers)(\/.*)?$/, "node"],
+  [/^plugins$/, "plugins"],
+  [/^(storage|csi)(\/(?<path>.*))?$/, "volumes"],
+  [/^services(\/(?<service>[^/]+))?$/, "services"],
+  [/^variables(\/(?<path>.*))?$/, "variables"],
+  [/^events$/, "events"],
   [/^settings\/tokens$/, "login"],
 ];
 
 const navigation = [
   ["/ui/jobs", "Jobs"],
+  ["/ui/clients", "Node"],
+  ["/ui/plugins", "Plugins"],
+  ["/ui/storage", "Volumes"],
+  ["/ui/services", "Services"],
+  ["/ui/variables", "Variables"],
+  ["/ui/events", "Events"],
   ["/ui/settings/tokens", "Token"],
 ];
 
@@ -50,8 +63,10 @@ async function showPage() {
   }
 }
 
-// showError replaces the page with an error; with the form for the token if the agent requires one.
+// showError replaces the page with an error; with the form for the token if the agent requires one. It ends the
+// requests of the page, so that a later error does not replace a form that is being filled in.
 export async function showError(err) {
+  current.abort();
   if (err.status === 403) {
     const login = await import("./views/login.js");
     replace(main);
@@ -104,4 +119,4 @@ replace(document.getElementById("top"),
   link("/ui/jobs", h("strong", null, "nomad-lite")),
   h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => link(path, title))),
   h("button", { id: "search-button", onclick: openSearch, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
-showPage();
+logInByFragment().then(showPage);

@@ -1,15 +1,24 @@
 // The form for the token of the API.
 
-import { get, token } from "../api.js";
+import { get, send, token } from "../api.js";
 import { h, replace } from "../dom.js";
 
-// show fills the page with the form.
-export function show(main) {
-  showForm(main, () => {
-    replace(main, h("h1", null, "Token"), h("p", { role: "status" }, token.get() ? "The agent accepts the token." : "No token is used."),
-      h("p", null, h("button", { onclick: () => { token.set(""); replace(main); show(main); } }, "Forget the token")));
-  });
+// show fills the page with the state of the login, or with the form.
+export async function show(main, parameters, signal) {
+  document.title = "Token – nomad-lite";
+  try {
+    await get(probe, signal);
+  } catch (err) {
+    if (err.status !== 403) throw err;
+    return showForm(main, () => { replace(main); show(main, parameters, signal); });
+  }
+  const forget = () => { token.set(""); replace(main); return show(main, parameters, signal); };
+  main.append(h("h1", null, "Token"), h("p", { role: "status" }, token.get() ? "The agent accepts the token of this tab." : "The agent requires no token."));
+  if (token.get()) main.append(h("p", null, "The browser forgets the token when this tab is closed."), h("p", null, h("button", { onclick: forget }, "Forget the token")));
 }
+
+// probe is a request that each token permits.
+const probe = "/v1/jobs?per_page=1";
 
 // showForm adds the form, and calls accepted when the agent has accepted a token, which is then in the session
 // storage.
@@ -23,7 +32,7 @@ export function showForm(main, accepted) {
       const before = token.get();
       token.set(input.value.trim());
       try {
-        await get("/v1/jobs?per_page=1");
+        await get(probe);
         accepted();
       } catch (err) {
         token.set(before);
@@ -32,6 +41,23 @@ export function showForm(main, accepted) {
     },
   }, h("label", { for: "token" }, "Token of the agent"), input, h("button", null, "Log in"), error);
   main.append(h("h1", null, "Log in"),
-    h("p", null, "The token is in the file api.token of the agent's data directory. ", h("code", null, "nomad-lite ui -authenticate"), " opens this page with it."), form);
+    h("p", null, token.get() ? "The agent no longer accepts the token of this tab, or the token does not permit this page. " : null,
+      "The token is in the file ", h("code", null, "token"), " of the agent's data directory. ", h("code", null, "nomad-lite ui -authenticate"), " opens this page with it."), form);
   input.focus();
+}
+
+const fragment = "#login=";
+
+// logInByFragment exchanges the one-time secret in the fragment of the address for the token, if there is one, and
+// removes it from the address and the history.
+export async function logInByFragment() {
+  if (!location.hash.startsWith(fragment)) return;
+  const secret = location.hash.slice(fragment.length);
+  history.replaceState(null, "", location.pathname + location.search);
+  try {
+    const reply = await send("/v1/agent/login", { method: "POST", headers: { "X-Nomad-Token": secret } });
+    token.set((await reply.json()).Token);
+  } catch {
+    // The page that follows shows the form.
+  }
 }

@@ -1,0 +1,216 @@
+// The node: its resources, what it can run, and its drain.
+
+import { APIError, get, pause, put, watch } from "../api.js";
+import { chart, maxSamples } from "../chart.js";
+import { ask } from "../dialog.js";
+import { badge, facts, h, link, table, update } from "../dom.js";
+import { age, bytes, clock, duration, shortID } from "../format.js";
+import { showError } from "../main.js";
+import { jobPath } from "./jobs.js";
+
+const statsInterval = 2000; // milliseconds
+const megabyte = 1 << 20;
+
+export async function show(main, parameters, signal) {
+  document.title = "Node – nomad-lite";
+  const stubs = await get("/v1/nodes", signal);
+  const wanted = /^clients\/([^/]+)/.exec(location.pathname.replace(/^\/ui\//, ""))?.[1];
+  const stub = wanted ? stubs.find((n) => n.ID.startsWith(wanted)) : stubs[0];
+  if (!stub) throw new APIError(404, wanted ? "This agent has no such node." : "The node is not ready yet.");
+  const state = { node: null, allocs: [], stats: null, samples: { cpu: [], memory: [] } };
+  const page = h("div");
+  main.append(page);
+  const draw = () => { if (state.node) update(page, drawNode(state)); };
+  followStats(state, draw, signal);
+  return Promise.all([
+    watch(`/v1/node/${stub.ID}`, signal, (node) => { state.node = node; draw(); }, showError),
+    watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => { state.allocs = allocs; draw(); }, showError),
+  ]);
+}
+
+// followStats reads the usage of the machine, which has no blocking queries, while the page is visible.
+async function followStats(state, draw, signal) {
+  for (; !signal.aborted; await pause(statsInterval, signal)) {
+    if (document.hidden) continue;
+    try {
+      const stats = await get("/v1/client/stats", signal);
+      state.stats = stats;
+      add(state.samples.cpu, stats.CPU.reduce((sum, cpu) => sum + cpu.TotalPercent, 0) / Math.max(1, stats.CPU.length) / 100);
+      add(state.samples.memory, stats.Memory.Used / stats.Memory.Total);
+      draw();
+    } catch (err) {
+      if (err.status >= 400 && err.status < 500) return; // the read-only token does not give access
+    }
+  }
+}
+
+function add(samples, value) {
+  samples.push(value);
+  if (samples.length > maxSamples) samples.shift();
+}
+
+function drawNode({ node, allocs, stats, samples }) {
+  const active = allocs.filter((a) => a.ClientStatus === "running" || a.ClientStatus === "pending");
+  return [
+    h("h1", null, node.Name, " ", badge(node.Status)),
+    node.StatusDescription && h("p", null, node.StatusDescription),
+    actions(node),
+    facts([
+      ["ID", h("code", null, node.ID)], ["Address", node.HTTPAddr], ["Datacenter", node.Datacenter], ["Node pool", node.NodePool],
+      node.NodeClass && ["Class", node.NodeClass], ["Version", node.Attributes?.["nomad.version"]],
+      ["System", [node.Attributes?.["os.name"], node.Attributes?.["os.version"], node.Attributes?.["kernel.version"], node.Attributes?.["cpu.arch"]].filter(Boolean).join(" ")],
+      stats && ["Uptime of the machine", duration(stats.Uptime * 1000)],
+      ["Eligibility", badge(node.SchedulingEligibility)],
+      node.DrainStrategy && ["Drain", drainText(node.DrainStrategy)],
+      node.LastDrain && ["Last drain", `${node.LastDrain.Status}, ${age(node.LastDrain.UpdatedAt)} ago`],
+    ]),
+    h("h2", null, "Resources"), resources(node, active, stats, samples),
+    h("h2", null, "Allocations"),
+    active.length === 0 ? h("p", null, "No allocation is running or pending.") : table("Allocations", [
+      { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
+      { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
+      { title: "Group", cell: (a) => a.TaskGroup },
+      { title: "Status", cell: (a) => badge(a.ClientStatus) },
+      { title: "CPU", class: "number", cell: (a) => allocated([a], "Cpu", "CpuShares") + " MHz" },
+      { title: "Memory", class: "number", cell: (a) => bytes(allocated([a], "Memory", "MemoryMB") * megabyte) },
+      { title: "Age", cell: (a) => age(a.CreateTime) },
+    ], active, (a) => a.ID),
+    h("h2", null, "Drivers"), drivers(node),
+    devices(node), hostVolumes(node), networks(node), events(node),
+    pairs("Metadata", node.Meta), pairs("Attributes", node.Attributes),
+  ];
+}
+
+function drainText(strategy) {
+  const system = strategy.IgnoreSystemJobs ? ", system jobs continue" : "";
+  if (strategy.Deadline < 0) return "all allocations stop at once" + system;
+  if (!strategy.Deadline) return "without a deadline" + system;
+  return "until " + clock(strategy.ForceDeadline) + system;
+}
+
+function actions(node) {
+  const eligible = node.SchedulingEligibility === "eligible";
+  const path = `/v1/node/${node.ID}/`;
+  return h("div", { class: "toolbar" },
+    node.DrainStrategy
+      ? h("button", { onclick: () => ask({
+        title: "Stop the drain?", content: h("p", null, "Allocations that still run continue, and the node accepts new ones."), action: "Stop the drain",
+        act: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
+      }) }, "Stop the drain")
+      : h("button", { class: "danger", onclick: () => askDrain(path) }, "Drain"),
+    !node.DrainStrategy && h("button", { onclick: () => ask({
+      title: eligible ? "Accept no new allocations?" : "Accept new allocations?",
+      content: h("p", null, eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start."),
+      action: eligible ? "Make ineligible" : "Make eligible",
+      act: () => put(path + "eligibility", { Eligibility: eligible ? "ineligible" : "eligible" }),
+    }) }, eligible ? "Make ineligible" : "Make eligible"));
+}
+
+function askDrain(path) {
+  const kind = h("select", { id: "drain-kind", onchange: () => { minutes.disabled = kind.value !== "deadline"; } },
+    h("option", { value: "deadline" }, "until a deadline, then the rest at once"), h("option", { value: "none" }, "without a deadline"), h("option", { value: "force" }, "all at once"));
+  const minutes = h("input", { id: "drain-minutes", type: "number", min: "1", max: "100000", value: "60", required: true });
+  const ignoreSystem = h("input", { type: "checkbox" });
+  ask({
+    title: "Drain this node?",
+    content: [
+      h("p", null, "All allocations stop, and there is no other node for them: their jobs wait until the node is eligible again."),
+      h("p", null, h("label", { for: "drain-kind" }, "Stop allocations "), kind),
+      h("p", null, h("label", { for: "drain-minutes" }, "Deadline in minutes "), minutes),
+      h("p", null, h("label", null, ignoreSystem, " System jobs continue")),
+    ],
+    action: "Drain", danger: true,
+    act: () => {
+      const deadline = { deadline: minutes.valueAsNumber * 60e9, none: 0, force: -1 }[kind.value];
+      return put(path + "drain", { DrainSpec: { Deadline: deadline, IgnoreSystemJobs: ignoreSystem.checked } });
+    },
+  });
+}
+
+// allocated adds up a resource of the tasks of allocations.
+function allocated(allocs, kind, field) {
+  return allocs.flatMap((a) => Object.values(a.AllocatedResources?.Tasks ?? {})).reduce((sum, task) => sum + (task[kind]?.[field] ?? 0), 0);
+}
+
+function resources(node, allocs, stats, samples) {
+  const total = node.NodeResources, reserved = node.ReservedResources;
+  const disk = allocs.reduce((sum, a) => sum + (a.AllocatedResources?.Shared?.DiskMB ?? 0), 0);
+  const size = (megabytes) => bytes(megabytes * megabyte);
+  const rows = [
+    { name: "CPU", total: total.Cpu.CpuShares, reserved: reserved?.Cpu?.CpuShares ?? 0, allocated: allocated(allocs, "Cpu", "CpuShares"), format: (mhz) => Math.round(mhz) + " MHz",
+      used: stats && Math.round(samples.cpu.at(-1) * 100) + "% of the machine", samples: samples.cpu },
+    { name: "Memory", total: total.Memory.MemoryMB, reserved: reserved?.Memory?.MemoryMB ?? 0, allocated: allocated(allocs, "Memory", "MemoryMB"), format: size,
+      used: stats && `${bytes(stats.Memory.Used)} of ${bytes(stats.Memory.Total)}`, samples: samples.memory },
+    { name: "Disk", total: total.Disk.DiskMB, reserved: reserved?.Disk?.DiskMB ?? 0, allocated: disk, format: size,
+      used: stats?.AllocDirStats && `${bytes(stats.AllocDirStats.Used)} of ${bytes(stats.AllocDirStats.Size)}` },
+  ];
+  return table("Resources", [
+    { title: "Resource", cell: (r) => r.name },
+    { title: "Total", class: "number", cell: (r) => r.format(r.total) },
+    { title: "Reserved", class: "number", cell: (r) => r.format(r.reserved) },
+    { title: "Allocated", class: "number", cell: (r) => r.format(r.allocated) },
+    { title: "Part allocated", cell: (r) => h("meter", { min: "0", max: Math.max(1, r.total - r.reserved), value: r.allocated, "aria-label": r.name + " allocated" }) },
+    { title: "Used by the machine", cell: (r) => r.used ?? "unknown" },
+    { title: "Last two minutes", cell: (r) => r.samples?.length > 1 && chart(`${r.name} usage: now ${Math.round(r.samples.at(-1) * 100)}%`, r.samples) },
+  ], rows, (r) => r.name);
+}
+
+function drivers(node) {
+  const rows = Object.entries(node.Drivers ?? {}).sort(byName);
+  return table("Drivers", [
+    { title: "Driver", cell: ([name]) => name },
+    { title: "Health", cell: ([, d]) => badge(!d.Detected ? "undetected" : d.Healthy ? "healthy" : "unhealthy") },
+    { title: "Description", cell: ([, d]) => d.HealthDescription },
+    { title: "Since", cell: ([, d]) => age(d.UpdateTime) },
+    { title: "Attributes", cell: ([, d]) => Object.entries(d.Attributes ?? {}).map(([name, value]) => h("div", null, h("code", null, name, " = ", value))) },
+  ], rows, ([name]) => name);
+}
+
+const byName = ([a], [b]) => (a < b ? -1 : 1);
+
+function devices(node) {
+  const rows = (node.NodeResources.Devices ?? []).flatMap((group) => group.Instances.map((device) => ({ group, device })));
+  if (rows.length === 0) return null;
+  return [h("h2", null, "Devices"), table("Devices", [
+    { title: "Device", cell: ({ group }) => [group.Vendor, group.Type, group.Name].filter(Boolean).join("/") },
+    { title: "ID", cell: ({ device }) => h("code", null, device.ID) },
+    { title: "Health", cell: ({ device }) => badge(device.Healthy ? "healthy" : "unhealthy") },
+    { title: "Description", cell: ({ device }) => device.HealthDescription },
+  ], rows, ({ group, device }) => `${group.Vendor}/${group.Type}/${group.Name}/${device.ID}`)];
+}
+
+function hostVolumes(node) {
+  const rows = Object.entries(node.HostVolumes ?? {}).sort(byName);
+  if (rows.length === 0) return null;
+  return [h("h2", null, "Host volumes"), table("Host volumes", [
+    { title: "Name", cell: ([name]) => name },
+    { title: "Path", cell: ([, v]) => h("code", null, v.Path) },
+    { title: "Access", cell: ([, v]) => (v.ReadOnly ? "read only" : "read and write") },
+  ], rows, ([name]) => name)];
+}
+
+function networks(node) {
+  const rows = (node.NodeResources.NodeNetworks ?? []).flatMap((n) => (n.Addresses ?? []).map((address) => ({ device: n.Device, address })));
+  if (rows.length === 0) return null;
+  return [h("h2", null, "Networks"), table("Networks", [
+    { title: "Network", cell: ({ address }) => address.Alias },
+    { title: "Interface", cell: ({ device }) => device },
+    { title: "Address", cell: ({ address }) => h("code", null, address.Address) },
+    { title: "Reserved ports", cell: ({ address }) => address.ReservedPorts },
+  ], rows, ({ device, address }) => device + address.Alias + address.Address)];
+}
+
+function events(node) {
+  const rows = [...(node.Events ?? [])].reverse();
+  return [h("h2", null, "Events"), table("Events of the node", [
+    { title: "Time", cell: (e) => clock(e.Timestamp) },
+    { title: "Subsystem", cell: (e) => e.Subsystem },
+    { title: "Message", cell: (e) => e.Message },
+  ], rows)];
+}
+
+// pairs is a list of names and values that is closed at first.
+function pairs(title, values) {
+  const rows = Object.entries(values ?? {}).sort(byName);
+  return h("details", { "data-key": title }, h("summary", null, h("h2", null, `${title} (${rows.length})`)), facts(rows.map(([name, value]) => [h("code", null, name), value])));
+}

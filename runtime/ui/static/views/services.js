@@ -1,0 +1,79 @@
+// Services, their instances and checks.
+
+import { get, pause, watch } from "../api.js";
+import { badge, h, link, table, update } from "../dom.js";
+import { shortID } from "../format.js";
+import { showError } from "../main.js";
+import { jobPath } from "./jobs.js";
+
+const checkInterval = 3000; // milliseconds
+const maxChecked = 50; // instances whose checks are read; the API has no list of all checks
+
+export function show(main, parameters, signal) {
+  if (parameters.service) return showService(main, parameters.service, parameters.query.get("namespace") ?? "default", signal);
+  document.title = "Services – nomad-lite";
+  let all = [];
+  const list = h("div");
+  const filter = h("input", { type: "search", "aria-label": "Filter by name", placeholder: "filter", oninput: () => draw() });
+  main.append(h("h1", null, "Services"), h("div", { class: "toolbar" }, filter), list);
+  function draw() {
+    const rows = all.filter((s) => s.name.toLowerCase().includes(filter.value.toLowerCase()));
+    update(list, rows.length === 0 ? h("p", null, all.length ? "No service has this name." : "No services.") : table("Services", [
+      { title: "Name", cell: (s) => link(`/ui/services/${encodeURIComponent(s.name)}?namespace=${encodeURIComponent(s.namespace)}`, s.name) },
+      { title: "Namespace", cell: (s) => s.namespace },
+      { title: "Tags", cell: (s) => s.tags.join(", ") },
+    ], rows, (s) => s.namespace + "/" + s.name));
+  }
+  return watch("/v1/services?namespace=*", signal, (namespaces) => {
+    all = namespaces.flatMap((n) => n.Services.map((s) => ({ namespace: n.Namespace, name: s.ServiceName, tags: s.Tags ?? [] })));
+    draw();
+  }, showError);
+}
+
+function showService(main, name, namespace, signal) {
+  document.title = `${name} – nomad-lite`;
+  const state = { instances: [], checks: new Map() };
+  const list = h("div");
+  main.append(h("h1", null, name), h("p", null, "Namespace ", namespace), list);
+  const draw = () => update(list, drawInstances(state));
+  followChecks(state, name, draw, signal);
+  return watch(`/v1/service/${encodeURIComponent(name)}?namespace=${encodeURIComponent(namespace)}`, signal,
+    (instances) => { state.instances = instances; draw(); }, showError);
+}
+
+// followChecks reads the checks of the first instances, which have no blocking queries, while the page is visible.
+async function followChecks(state, name, draw, signal) {
+  for (; !signal.aborted; await pause(state.instances.length && state.checks.size === 0 ? 200 : checkInterval, signal)) {
+    const allocs = new Set(state.instances.slice(0, maxChecked).map((i) => i.AllocID));
+    if (document.hidden) continue;
+    const checks = new Map();
+    for (const id of allocs) {
+      try {
+        checks.set(id, Object.values(await get(`/v1/allocation/${id}/checks`, signal)).filter((c) => c.Service === name));
+      } catch (err) {
+        if (signal.aborted || err.status === 403) return; // the read-only token does not give access
+      }
+    }
+    state.checks = checks;
+    draw();
+  }
+}
+
+function drawInstances({ instances, checks }) {
+  if (instances.length === 0) return h("p", null, "This service has no instances.");
+  return table("Instances", [
+    { title: "Address", cell: (i) => h("code", null, i.Port ? `${i.Address.includes(":") ? `[${i.Address}]` : i.Address}:${i.Port}` : i.Address) },
+    { title: "Allocation", cell: (i) => link("/ui/allocations/" + i.AllocID, shortID(i.AllocID)) },
+    { title: "Job", cell: (i) => link(jobPath(i.JobID, i.Namespace), i.JobID) },
+    { title: "Tags", cell: (i) => (i.Tags ?? []).join(", ") },
+    { title: "Checks", cell: (i) => drawChecks(checks.get(i.AllocID)) },
+  ], instances, (i) => i.ID);
+}
+
+function drawChecks(checks) {
+  if (!checks) return "unknown";
+  if (checks.length === 0) return "none";
+  return checks.map((c) => h("details", { "data-key": c.ID ?? c.Check }, h("summary", null, badge(checkStatus(c.Status)), " ", c.Check), h("pre", null, c.Output || "no output")));
+}
+
+const checkStatus = (status) => ({ success: "passing", failure: "failing" })[status] ?? status;

@@ -1,0 +1,100 @@
+// Host volumes, and the allocations that use them.
+
+import { send, watch } from "../api.js";
+import { ask } from "../dialog.js";
+import { badge, facts, h, link, table, update } from "../dom.js";
+import { age, bytes, clock, shortID } from "../format.js";
+import { go, showError } from "../main.js";
+import { jobPath } from "./jobs.js";
+
+const prefix = "volumes/dynamic/";
+
+export function show(main, parameters, signal) {
+  const path = parameters.path ?? "";
+  if (!path.startsWith(prefix)) return showList(main, signal);
+  const at = path.lastIndexOf("@");
+  return showVolume(main, path.slice(prefix.length, at), path.slice(at + 1), signal);
+}
+
+function volumePath(volume) {
+  return `/ui/storage/${prefix}${encodeURIComponent(volume.ID)}@${encodeURIComponent(volume.Namespace)}`;
+}
+
+function showList(main, signal) {
+  document.title = "Volumes – nomad-lite";
+  const dynamic = h("div"), configured = h("div");
+  main.append(h("h1", null, "Volumes"), dynamic, configured);
+  return Promise.all([
+    watch("/v1/volumes?type=host&namespace=*", signal, (volumes) => update(dynamic, h("h2", null, "Created through the API"), drawVolumes(volumes)), showError),
+    watch("/v1/nodes", signal, (nodes) => update(configured, drawConfigured(nodes[0]?.HostVolumes ?? {})), showError),
+  ]);
+}
+
+function drawVolumes(volumes) {
+  if (volumes.length === 0) return h("p", null, "No volumes. ", h("code", null, "nomad-lite volume create"), " creates one.");
+  return table("Volumes", [
+    { title: "Name", cell: (v) => link(volumePath(v), v.Name) },
+    { title: "Namespace", cell: (v) => v.Namespace },
+    { title: "State", cell: (v) => badge(v.State) },
+    { title: "Plugin", cell: (v) => v.PluginID },
+    { title: "Capacity", class: "number", cell: (v) => (v.CapacityBytes ? bytes(v.CapacityBytes) : "") },
+    { title: "Age", cell: (v) => age(v.CreateTime) },
+  ], volumes, (v) => v.Namespace + "/" + v.ID);
+}
+
+// drawConfigured lists the volumes of the agent's configuration. Dynamic volumes have an ID.
+function drawConfigured(volumes) {
+  const rows = Object.entries(volumes).filter(([, v]) => !v.ID);
+  return rows.length > 0 && [h("h2", null, "In the configuration of the agent"), table("Configured volumes", [
+    { title: "Name", cell: ([name]) => name },
+    { title: "Path", cell: ([, v]) => h("code", null, v.Path) },
+    { title: "Access", cell: ([, v]) => (v.ReadOnly ? "read only" : "read and write") },
+  ], rows, ([name]) => name)];
+}
+
+function showVolume(main, id, namespace, signal) {
+  document.title = "Volume – nomad-lite";
+  const page = h("div");
+  main.append(page);
+  const path = `/v1/volume/host/${encodeURIComponent(id)}?namespace=${encodeURIComponent(namespace)}`;
+  return watch(path, signal, (volume) => update(page, drawVolume(volume, path)), showError);
+}
+
+function drawVolume(volume, path) {
+  const allocs = volume.Allocations ?? [];
+  return [
+    h("h1", null, volume.Name, " ", badge(volume.State)),
+    h("div", { class: "toolbar" }, h("button", { class: "danger", onclick: () => askDelete(volume, allocs, path) }, "Delete")),
+    facts([
+      ["ID", h("code", null, volume.ID)], ["Namespace", volume.Namespace], ["Path", h("code", null, volume.HostPath)], ["Plugin", volume.PluginID || "none: a registered directory"],
+      volume.CapacityBytes && ["Capacity", bytes(volume.CapacityBytes)],
+      ["Access", (volume.RequestedCapabilities ?? []).map((c) => [c.AttachmentMode, c.AccessMode].filter(Boolean).join(", ")).join("; ") || "any"],
+      ["Created", `${clock(volume.CreateTime)} (${age(volume.CreateTime)} ago)`],
+      Object.keys(volume.Parameters ?? {}).length > 0 && ["Parameters", Object.entries(volume.Parameters).map(([name, value]) => h("div", null, h("code", null, name, " = ", value)))],
+    ]),
+    h("h2", null, "Allocations"),
+    allocs.length === 0 ? h("p", null, "No allocation uses this volume.") : table("Allocations", [
+      { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
+      { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
+      { title: "Group", cell: (a) => a.TaskGroup },
+      { title: "Status", cell: (a) => badge(a.ClientStatus) },
+    ], allocs, (a) => a.ID),
+  ];
+}
+
+function askDelete(volume, allocs, path) {
+  const force = h("input", { type: "checkbox" });
+  ask({
+    title: `Delete the volume ${volume.Name}?`,
+    content: [
+      h("p", null, volume.PluginID ? "The plugin deletes the files of the volume." : "The directory and its files stay on the disk."),
+      allocs.length > 0 && h("p", { class: "error" }, `Allocations use this volume: ${allocs.length}.`),
+      h("p", null, h("label", null, force, " Also if a group has claimed the volume, or its plugin fails")),
+    ],
+    action: "Delete", danger: true,
+    act: async () => {
+      await send(path + (force.checked ? "&force=true" : ""), { method: "DELETE" });
+      go("/ui/storage");
+    },
+  });
+}
