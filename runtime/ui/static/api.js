@@ -90,6 +90,58 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
   }
 }
 
+// follow calls refresh() now, and again after changes of the objects of a namespace that the topics of the event
+// stream name ("Job:web"), until the signal ends. A page that reads several routes needs one connection with it, where
+// each watch needs one: a browser opens six for all its tabs. It retries when the agent does not answer. It rejects
+// with other errors of refresh, which should use the signal.
+export async function follow(namespace, topics, signal, refresh) {
+  const query = new URLSearchParams({ namespace });
+  for (const topic of topics) query.append("topic", topic);
+  while (!signal.aborted) {
+    const failed = new AbortController();
+    const ends = AbortSignal.any([signal, failed.signal]);
+    try {
+      const first = await send("/v1/jobs?per_page=1", { signal });
+      query.set("index", Number(first.headers.get("X-Nomad-Index")) + 1);
+      await first.text();
+      const refreshSoon = coalesce(refresh, ends, (err) => failed.abort(err));
+      refreshSoon();
+      await stream(`/v1/event/stream?${query}`, ends, refreshSoon);
+    } catch (err) {
+      if (signal.aborted) return;
+      const cause = failed.signal.reason ?? err;
+      if (cause instanceof APIError && cause.status > 0 && cause.status < 500) throw cause;
+      if (!(cause instanceof APIError)) setLost(true); // the stream broke off
+    }
+    await pause(1000, signal);
+  }
+}
+
+// minRefreshPause is the shortest time between two refreshes, in milliseconds. Each refresh is followed by a
+// pause of its own duration, so that a page with many changes is half idle.
+const minRefreshPause = 100;
+
+// coalesce returns a function that requests a call of refresh. Requests during a call and its pause lead to one call.
+function coalesce(refresh, signal, onError) {
+  let isRunning = false, isStale = false;
+  return async () => {
+    isStale = true;
+    if (isRunning) return;
+    isRunning = true;
+    try {
+      while (isStale && !signal.aborted) {
+        isStale = false;
+        const start = performance.now();
+        await refresh();
+        await pause(Math.max(minRefreshPause, performance.now() - start), signal);
+      }
+    } catch (err) {
+      onError(err);
+    }
+    isRunning = false;
+  };
+}
+
 // stream calls onMessage(object) for each JSON object of a streaming reply (events, logs, files), until the
 // stream or the signal ends. It reads no faster than onMessage, which can return a promise.
 export async function stream(path, signal, onMessage) {

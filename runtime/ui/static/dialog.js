@@ -1,28 +1,81 @@
-// Dialogs that confirm actions.
+// Dialogs that confirm an action or ask for its parameters.
 
 import { h } from "./dom.js";
+import { showError } from "./main.js";
 
-// ask opens a dialog. content: nodes and texts below the title. action: the text of the button, which calls act() and
-// closes the dialog when its promise is fulfilled; an error of act is shown in the dialog. danger marks the button of
-// an action that destroys something.
-export function ask({ title, content, action, danger, act }) {
+// ask opens a dialog with a form and a button that runs an action. options: title; text; fields, elements of the
+// form; action, the text of the button; danger, whether the action destroys something; run(form data), which returns a
+// promise. While it runs, the button is disabled. An error is shown in the dialog, which can then be sent again. The
+// dialog closes when run has finished, or with Escape.
+export function ask({ title, text, fields, action, danger, run }) {
+  const closed = new AbortController();
   const error = h("p", { role: "alert", class: "error" });
-  const submit = h("button", { class: danger && "danger" }, action);
-  const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title", onclose: () => dialog.remove() },
+  const button = h("button", { class: danger ? "danger" : "primary" }, action);
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title", onclose: () => { closed.abort(); dialog.remove(); } },
     h("form", {
       onsubmit: async (event) => {
         event.preventDefault();
-        submit.disabled = true;
+        button.disabled = true;
+        error.textContent = "";
         try {
-          await act();
+          await run(new FormData(event.target));
           dialog.close();
         } catch (err) {
+          if (err.status === 403) {
+            dialog.close();
+            showError(err);
+          }
           error.textContent = err.message;
-          submit.disabled = false;
         }
+        button.disabled = false;
       },
-    }, h("h2", { id: "ask-title" }, title), content, error,
-    h("div", { class: "toolbar" }, submit, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"))));
+    }, h("h2", { id: "ask-title" }, title), text && h("p", null, text), fields, error,
+    h("div", { class: "toolbar" }, button, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"))));
+  addEventListener("popstate", () => dialog.close(), { signal: closed.signal });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// field creates an input with its label. attributes are those of the input; its name is the key of the form data.
+export function field(label, attributes, hint) {
+  const { tag = "input", value, ...others } = attributes;
+  const id = "field-" + others.name;
+  const input = h(tag, { id, "aria-describedby": hint ? id + "-hint" : null, ...others });
+  if (value !== undefined) input.value = value;
+  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint && h("p", { class: "dim", id: id + "-hint" }, hint));
+}
+
+// checkbox creates a checkbox with its label.
+export function checkbox(label, name, checked) {
+  return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name, checked }), " ", label);
+}
+
+// actionButton creates a button that runs an action at once. An error is shown in a dialog.
+export function actionButton(text, run, attributes) {
+  return h("button", {
+    "data-key": text, ...attributes,
+    onclick: async (event) => {
+      const button = event.currentTarget;
+      button.disabled = true;
+      try {
+        await run();
+      } catch (err) {
+        showFailure(err);
+      }
+      button.disabled = false;
+    },
+  }, text);
+}
+
+// showFailure shows the error of an action in a dialog; the form for the token if the agent requires one.
+function showFailure(err) {
+  if (err.status === 403) {
+    showError(err);
+    return;
+  }
+  const dialog = h("dialog", { class: "ask", role: "alertdialog", "aria-labelledby": "failure-title", onclose: () => dialog.remove() },
+    h("h2", { id: "failure-title" }, "The agent rejects the action"), h("p", { class: "error lines" }, err.message),
+    h("button", { onclick: () => dialog.close() }, "Close"));
   document.body.append(dialog);
   dialog.showModal();
 }

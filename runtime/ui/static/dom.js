@@ -1,6 +1,8 @@
 // Creation of elements. Everything from jobs, tasks and files is text: no function here, and no other
 // module, parses HTML. The Content-Security-Policy of the page enforces this.
 
+import { age, clock, milliseconds } from "./format.js";
+
 // h creates an element. attributes: "class", "id", ARIA and other attributes as text; a name that starts with
 // "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute.
 // children: nodes, text, numbers, and arrays of these; false, null and undefined are omitted.
@@ -114,6 +116,19 @@ export function link(path, ...children) {
 export function badge(status) {
   return h("span", { class: "badge status-" + String(status).replace(/[^a-z]/gi, "") }, status);
 }
+
+// ago creates the text for the time since a time of the API, "5m12s ago". It changes while it is shown.
+export function ago(time) {
+  return h("time", { "data-since": milliseconds(time), title: clock(time) }, time ? age(time) + " ago" : "");
+}
+
+const agePause = 5000; // milliseconds between two updates of all ages
+setInterval(() => {
+  for (const element of document.querySelectorAll("time[data-since]")) {
+    const text = age(Number(element.dataset.since) * 1e6) + " ago";
+    if (element.firstChild?.data !== text) element.textContent = text;
+  }
+}, agePause);
 
 // table creates a table. columns: [{title, cell(row), class}]; key(row) returns the id of a row, which
 // becomes its data-key.

@@ -10,11 +10,15 @@ import { logInByFragment } from "./views/login.js";
 const pages = [
   [/^$/, "jobs"],
   [/^jobs$/, "jobs"],
+  [/^jobs\/run$/, "run"],
+  [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)\/(?<tab>definition|versions|deployments|allocations|evaluations|services|dispatch)$/, "job"],
+  [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)(\/(?<group>[^/]+))?$/, "job"],
   [/^(clients|topology|servers)(\/.*)?$/, "node"],
   [/^plugins$/, "plugins"],
   [/^(storage|csi)(\/(?<path>.*))?$/, "volumes"],
   [/^services(\/(?<service>[^/]+))?$/, "services"],
   [/^variables(\/(?<path>.*))?$/, "variables"],
+  [/^evaluations(\/(?<id>[^/]+))?$/, "evaluations"],
   [/^events$/, "events"],
   [/^settings\/tokens$/, "login"],
 ];
@@ -26,6 +30,7 @@ const navigation = [
   ["/ui/storage", "Volumes"],
   ["/ui/services", "Services"],
   ["/ui/variables", "Variables"],
+  ["/ui/evaluations", "Evaluations"],
   ["/ui/events", "Events"],
   ["/ui/settings/tokens", "Token"],
 ];

@@ -1,30 +1,92 @@
 // The list of all jobs.
 
 import { watch } from "../api.js";
-import { badge, h, link, replace, table } from "../dom.js";
-import { age } from "../format.js";
+import { ago, badge, h, link, update } from "../dom.js";
+import { milliseconds } from "../format.js";
+import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
+import { jobPath } from "../paths.js";
 
-// jobPath returns the path of the page of a job.
-export function jobPath(id, namespace) {
-  return `/ui/jobs/${encodeURIComponent(id)}@${encodeURIComponent(namespace)}`;
-}
-
-export function show(main, parameters, signal) {
+export function show(main, { query }, signal) {
   document.title = "Jobs – nomad-lite";
-  let jobs = [];
-  const list = h("div");
-  const filter = h("input", { type: "search", "aria-label": "Filter by name", placeholder: "filter", oninput: () => draw() });
-  main.append(h("h1", null, "Jobs"), h("div", { class: "toolbar" }, filter), list);
+  let jobs = null;
+  const filters = { text: query.get("text") ?? "", namespace: query.get("namespace") ?? "", type: query.get("type") ?? "", status: query.get("status") ?? "" };
+  const count = h("span", { class: "dim", role: "status" });
+  const selects = h("span", { class: "toolbar" });
+  const input = h("input", {
+    type: "search", "aria-label": "Filter by name", placeholder: "filter by name", value: filters.text,
+    oninput: () => setFilter("text", input.value),
+  });
+  const table = liveTable("Jobs", [
+    { title: "Name", cell: nameCell, sort: (job) => job.ID },
+    { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
+    { title: "Type", cell: kind, sort: kind },
+    { title: "Status", cell: (job) => badge(statusOf(job)), sort: statusOf },
+    { title: "Allocations", cell: counts },
+    { title: "Submitted", cell: (job) => job.SubmitTime && ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },
+  ], keyOf, signal);
+  const message = h("p");
+  main.append(
+    h("div", { class: "title" }, h("h1", null, "Jobs"), h("a", { class: "button primary", href: "/ui/jobs/run" }, "Run a job")),
+    h("div", { class: "toolbar" }, input, selects, count), message, table.element);
+  table.element.hidden = true;
+
+  function setFilter(name, value) {
+    filters[name] = value;
+    const kept = new URLSearchParams(Object.entries(filters).filter(([, text]) => text));
+    history.replaceState(null, "", kept.size ? "?" + kept : location.pathname);
+    draw();
+  }
+
+  function select(name, label, values) {
+    const options = [...new Set(values)].sort();
+    if (filters[name] && !options.includes(filters[name])) options.push(filters[name]);
+    return options.length > 1 && h("select", { "data-key": name, "aria-label": label, onchange: (event) => setFilter(name, event.target.value) },
+      h("option", { value: "" }, label + ": all"),
+      options.map((value) => h("option", { value, selected: value === filters[name] }, value)));
+  }
+
   function draw() {
-    const shown = jobs.filter((job) => job.ID.toLowerCase().includes(filter.value.toLowerCase()));
-    replace(list, shown.length === 0 ? h("p", null, jobs.length ? "No job has this name." : "No jobs.") : table("Jobs", [
-      { title: "Name", cell: (job) => link(jobPath(job.ID, job.Namespace), job.ID) },
-      { title: "Namespace", cell: (job) => job.Namespace },
-      { title: "Type", cell: (job) => job.Type },
-      { title: "Status", cell: (job) => badge(job.Status) },
-      { title: "Age", cell: (job) => age(job.SubmitTime) },
-    ], shown, (job) => job.Namespace + "/" + job.ID));
+    if (!jobs) return;
+    const text = filters.text.toLowerCase();
+    const shown = jobs.filter((job) => job.ID.toLowerCase().includes(text) && matches(filters.namespace, job.Namespace)
+      && matches(filters.type, kind(job)) && matches(filters.status, statusOf(job)));
+    update(selects, select("namespace", "Namespace", jobs.map((job) => job.Namespace)),
+      select("type", "Type", jobs.map(kind)), select("status", "Status", jobs.map(statusOf)));
+    count.textContent = shown.length === jobs.length ? plural(jobs.length) : `${shown.length} of ${plural(jobs.length)}`;
+    message.textContent = jobs.length === 0 ? "No jobs. “Run a job” submits the first one." : shown.length === 0 ? "No job matches the filters." : "";
+    table.element.hidden = shown.length === 0;
+    table.show(shown);
   }
   return watch("/v1/jobs?namespace=*", signal, (value) => { jobs = value; draw(); }, showError);
+}
+
+const matches = (wanted, value) => !wanted || wanted === value;
+const plural = (n) => n === 1 ? "1 job" : n + " jobs";
+const keyOf = (job) => job.Namespace + "/" + job.ID;
+
+// kind returns the type of a job as people name it.
+function kind(job) {
+  return job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob ? job.Type + ", parameterized" : job.Type;
+}
+
+// statusOf returns the status of a job; a job that was stopped is distinguished from one that ended.
+function statusOf(job) {
+  return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
+}
+
+function nameCell(job) {
+  return [link(jobPath(job.ID, job.Namespace), job.ID), job.Name !== job.ID && h("span", { class: "dim" }, " ", job.Name)];
+}
+
+// counts shows how many allocations, or jobs that a periodic or parameterized job has launched, are in each status.
+function counts(job) {
+  const sums = {};
+  const add = (status, n) => { if (n) sums[status] = (sums[status] ?? 0) + n; };
+  for (const group of Object.values(job.JobSummary?.Summary ?? {})) {
+    for (const status of ["Running", "Starting", "Queued", "Failed", "Lost", "Unknown", "Complete"]) add(status.toLowerCase(), group[status]);
+  }
+  const children = job.JobSummary?.Children ?? {};
+  for (const status of ["Pending", "Running", "Dead"]) add(status.toLowerCase() + (children[status] === 1 ? " job" : " jobs"), children[status]);
+  return h("span", { class: "counts" }, Object.entries(sums).map(([status, n]) => h("span", { class: "badge status-" + status.replace(/ .*/, "") }, `${n} ${status}`)));
 }

@@ -94,15 +94,15 @@ function actions(node) {
   return h("div", { class: "toolbar" },
     node.DrainStrategy
       ? h("button", { onclick: () => ask({
-        title: "Stop the drain?", content: h("p", null, "Allocations that still run continue, and the node accepts new ones."), action: "Stop the drain",
-        act: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
+        title: "Stop the drain?", fields: h("p", null, "Allocations that still run continue, and the node accepts new ones."), action: "Stop the drain",
+        run: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
       }) }, "Stop the drain")
       : h("button", { class: "danger", onclick: () => askDrain(path) }, "Drain"),
     !node.DrainStrategy && h("button", { onclick: () => ask({
       title: eligible ? "Accept no new allocations?" : "Accept new allocations?",
-      content: h("p", null, eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start."),
+      fields: h("p", null, eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start."),
       action: eligible ? "Make ineligible" : "Make eligible",
-      act: () => put(path + "eligibility", { Eligibility: eligible ? "ineligible" : "eligible" }),
+      run: () => put(path + "eligibility", { Eligibility: eligible ? "ineligible" : "eligible" }),
     }) }, eligible ? "Make ineligible" : "Make eligible"));
 }
 
@@ -113,14 +113,14 @@ function askDrain(path) {
   const ignoreSystem = h("input", { type: "checkbox" });
   ask({
     title: "Drain this node?",
-    content: [
+    fields: [
       h("p", null, "All allocations stop, and there is no other node for them: their jobs wait until the node is eligible again."),
       h("p", null, h("label", { for: "drain-kind" }, "Stop allocations "), kind),
       h("p", null, h("label", { for: "drain-minutes" }, "Deadline in minutes "), minutes),
       h("p", null, h("label", null, ignoreSystem, " System jobs continue")),
     ],
     action: "Drain", danger: true,
-    act: () => {
+    run: () => {
       const deadline = { deadline: minutes.valueAsNumber * 60e9, none: 0, force: -1 }[kind.value];
       return put(path + "drain", { DrainSpec: { Deadline: deadline, IgnoreSystemJobs: ignoreSystem.checked } });
     },

@@ -83,8 +83,8 @@ function drawVariable(variable, revealed, draw) {
 
 function askDelete(variable) {
   ask({
-    title: `Delete the variable ${variable.Path}?`, content: h("p", null, "Its items are lost. Tasks that read them fail, or restart, as their templates say."), action: "Delete", danger: true,
-    act: async () => {
+    title: `Delete the variable ${variable.Path}?`, fields: h("p", null, "Its items are lost. Tasks that read them fail, or restart, as their templates say."), action: "Delete", danger: true,
+    run: async () => {
       try {
         await send(`${apiPath(variable.Path, variable.Namespace)}&cas=${variable.ModifyIndex}`, { method: "DELETE" });
       } catch (err) {

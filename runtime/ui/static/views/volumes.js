@@ -86,13 +86,13 @@ function askDelete(volume, allocs, path) {
   const force = h("input", { type: "checkbox" });
   ask({
     title: `Delete the volume ${volume.Name}?`,
-    content: [
+    fields: [
       h("p", null, volume.PluginID ? "The plugin deletes the files of the volume." : "The directory and its files stay on the disk."),
       allocs.length > 0 && h("p", { class: "error" }, `Allocations use this volume: ${allocs.length}.`),
       h("p", null, h("label", null, force, " Also if a group has claimed the volume, or its plugin fails")),
     ],
     action: "Delete", danger: true,
-    act: async () => {
+    run: async () => {
       await send(path + (force.checked ? "&force=true" : ""), { method: "DELETE" });
       go("/ui/storage");
     },

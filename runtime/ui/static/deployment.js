@@ -1,0 +1,53 @@
+// The progress of a deployment, and the actions on it.
+
+import { put } from "./api.js";
+import { actionButton, ask } from "./dialog.js";
+import { ago, badge, h, link, table } from "./dom.js";
+import { clock, shortID } from "./format.js";
+
+const activeStatuses = ["running", "paused", "blocked", "pending", "initializing", "unblocking"];
+
+// deploymentSection shows a deployment of the API, with buttons while it is active. level is that of its heading.
+export function deploymentSection(d, level) {
+  const groups = Object.entries(d.TaskGroups ?? {}).sort(([a], [b]) => a.localeCompare(b));
+  const hasCanaries = groups.some(([, g]) => g.DesiredCanaries > 0);
+  return h("section", { "data-key": d.ID },
+    h("h" + level, null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
+    h("p", null, d.StatusDescription, ". ", h("span", { class: "dim" }, "Created ", ago(d.CreateTime))),
+    table("Groups of the deployment", [
+      { title: "Group", cell: ([name]) => name },
+      { title: "Healthy", cell: ([name, g]) => progress(name, g) },
+      { title: "Placed", class: "number", cell: ([, g]) => g.PlacedAllocs },
+      { title: "Unhealthy", class: "number", cell: ([, g]) => g.UnhealthyAllocs },
+      ...(hasCanaries ? [
+        { title: "Canaries", cell: ([, g]) => canaries(g) },
+        { title: "Promoted", cell: ([, g]) => g.DesiredCanaries > 0 ? (g.Promoted ? "yes" : g.AutoPromote ? "automatically" : "no") : "" }] : []),
+      { title: "Must progress before", cell: ([, g]) => activeStatuses.includes(d.Status) && g.RequireProgressBy ? clock(g.RequireProgressBy) : "" },
+    ], groups, ([name]) => name),
+    activeStatuses.includes(d.Status) && buttons(d, groups));
+}
+
+// progress shows how many of the wanted allocations are healthy: of the canaries, until these are promoted.
+function progress(name, g) {
+  const wanted = g.DesiredCanaries > 0 && !g.Promoted ? g.DesiredCanaries : g.DesiredTotal;
+  return [h("progress", { max: Math.max(wanted, 1), value: g.HealthyAllocs, "aria-label": "Healthy allocations of " + name }), ` ${g.HealthyAllocs} of ${wanted}`];
+}
+
+function canaries(g) {
+  return (g.PlacedCanaries ?? []).map((id) => [link("/ui/allocations/" + id, shortID(id)), " "]);
+}
+
+function buttons(d, groups) {
+  const change = (action, body) => put(`/v1/deployment/${action}/${d.ID}`, { DeploymentID: d.ID, ...body });
+  const waits = groups.some(([, g]) => g.DesiredCanaries > 0 && !g.Promoted);
+  return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the deployment" },
+    waits && actionButton("Promote canaries", () => change("promote", { All: true }), { class: "primary" }),
+    d.Status === "paused" ? actionButton("Resume", () => change("pause", { Pause: false })) : actionButton("Pause", () => change("pause", { Pause: true })),
+    h("button", {
+      class: "danger",
+      onclick: () => ask({
+        title: "Make the deployment fail?", text: "No further allocations are updated. With auto_revert, the job returns to its last stable version.",
+        action: "Fail deployment", danger: true, run: () => change("fail"),
+      }),
+    }, "Fail…"));
+}

@@ -1,0 +1,64 @@
+// The differences between two versions of a job, as the API describes them. A sign in front of each line says what
+// it is, so that the colour is not needed.
+
+import { h } from "./dom.js";
+
+const kinds = {
+  Added: { sign: "+", word: "added", class: "added" },
+  Deleted: { sign: "-", word: "removed", class: "removed" },
+  Edited: { sign: "~", word: "changed", class: "changed" },
+  None: { sign: " ", word: "", class: "same" },
+};
+
+// jobDiff shows the differences of a JobDiff of the API.
+export function jobDiff(diff) {
+  const lines = [
+    ...parts(diff, 0),
+    ...(diff.TaskGroups ?? []).flatMap((group) => block(group, `group ${quote(group.Name)}`, 0, updates(group.Updates), (indent) =>
+      (group.Tasks ?? []).flatMap((task) => block(task, `task ${quote(task.Name)}`, indent, task.Annotations)))),
+  ];
+  if (lines.length === 0) return h("p", null, "Nothing changes.");
+  return h("div", { class: "diff scroll", role: "region", tabindex: "0", "aria-label": "Differences" }, lines);
+}
+
+// countChanges returns how many fields, blocks, groups and tasks differ.
+export function countChanges(diff) {
+  const changed = (list) => (list ?? []).filter(({ Type }) => Type !== "None");
+  const own = changed(diff.Fields).length + changed(diff.Objects).reduce((sum, object) => sum + Math.max(1, countChanges(object)), 0);
+  return [...changed(diff.TaskGroups), ...changed(diff.Tasks)].reduce((sum, part) => sum + Math.max(1, countChanges(part)), own);
+}
+
+function block(part, title, indent, notes, inner) {
+  if (part.Type === "None" && !notes?.length) return [];
+  return [line(part.Type, indent, title + " {", notes), ...parts(part, indent + 1), ...(inner?.(indent + 1) ?? []), line("None", indent, "}")];
+}
+
+function parts(part, indent) {
+  const fields = (part.Fields ?? []).filter((field) => field.Type !== "None").map((field) => line(field.Type, indent, fieldText(field), field.Annotations));
+  return [...fields, ...(part.Objects ?? []).filter((object) => object.Type !== "None").flatMap((object) => block(object, object.Name, indent))];
+}
+
+function fieldText({ Type, Name, Old, New }) {
+  if (Type === "Edited") return `${Name}: ${quote(Old)} → ${quote(New)}`;
+  return `${Name}: ${quote(Type === "Deleted" ? Old : New)}`;
+}
+
+const quote = (text) => JSON.stringify(text ?? "");
+
+function line(type, indent, text, notes) {
+  const kind = kinds[type] ?? kinds.None;
+  return h("div", { class: kind.class },
+    h("span", { "aria-hidden": "true" }, kind.sign + "  " + "  ".repeat(indent)),
+    kind.word && h("span", { class: "hidden-text" }, kind.word + ": "),
+    text, notes?.length > 0 && h("span", { class: "dim" }, `  (${notes.join(", ")})`));
+}
+
+// words of the numbers of allocations that the scheduler would create, stop and so on.
+const updateWords = {
+  create: "create", destroy: "stop", migrate: "move", canary: "create as canary", ignore: "keep",
+  "in-place update": "update in place", "create/destroy update": "replace",
+};
+
+function updates(counts) {
+  return Object.entries(counts ?? {}).filter(([, n]) => n > 0).map(([name, n]) => `${updateWords[name] ?? name}: ${n}`);
+}

@@ -1,0 +1,111 @@
+// The actions on a job: buttons, and the dialogs that they open.
+
+import { get, put, send } from "./api.js";
+import { actionButton, ask, checkbox, field } from "./dialog.js";
+import { h } from "./dom.js";
+import { go } from "./main.js";
+import { editPath, jobAPI, jobPath } from "./paths.js";
+
+// jobActions returns the buttons for a job of the API, by what its state permits. runningCount is the number of its
+// running allocations.
+export function jobActions(job, runningCount) {
+  const isEnded = job.Stop || job.Status === "dead";
+  const isTemplate = (job.Periodic || job.ParameterizedJob) && !job.ParentID;
+  return h("div", { class: "toolbar", role: "group", "aria-label": "Actions" },
+    h("a", { class: "button", href: editPath(job) }, "Edit"),
+    !isEnded && job.ParameterizedJob && isTemplate && button("Dispatch…", () => dispatch(job)),
+    !isEnded && job.Periodic && isTemplate && actionButton("Launch now", () => put(jobAPI(job.ID, job.Namespace, "periodic/force"), {}), { "data-key": "launch" }),
+    runningCount > 0 && button("Restart allocations…", () => restartAll(job)),
+    isEnded && button("Start again…", () => startAgain(job)),
+    isEnded ? button("Purge…", () => purge(job), "danger") : button("Stop…", () => stop(job), "danger"));
+}
+
+function button(text, onclick, className) {
+  return h("button", { onclick, class: className, "data-key": text }, text);
+}
+
+function stop(job) {
+  ask({
+    title: `Stop job “${job.ID}”?`, text: "Its allocations are stopped. A stopped job can be started again.",
+    fields: checkbox("Purge: also remove the job with all its versions", "purge"), action: "Stop", danger: true,
+    run: (form) => remove(job, form.has("purge")),
+  });
+}
+
+function purge(job) {
+  ask({
+    title: `Purge job “${job.ID}”?`, text: "The job is removed with all its versions. This cannot be undone.",
+    action: "Purge", danger: true, run: () => remove(job, true),
+  });
+}
+
+async function remove(job, isPurge) {
+  await send(jobAPI(job.ID, job.Namespace, "", { purge: isPurge }), { method: "DELETE" });
+  if (isPurge) go("/ui/jobs");
+}
+
+function startAgain(job) {
+  ask({
+    title: `Start job “${job.ID}” again?`, text: `Its version ${job.Version} is submitted again.`, action: "Start again",
+    run: async () => {
+      let submission = null;
+      try {
+        submission = await get(jobAPI(job.ID, job.Namespace, "submission", { version: job.Version }));
+      } catch (err) {
+        if (err.status !== 404) throw err; // 404: no source is stored
+      }
+      await put("/v1/jobs", { Job: { ...job, Stop: false }, Submission: submission, EnforceIndex: true, JobModifyIndex: job.JobModifyIndex });
+    },
+  });
+}
+
+function restartAll(job) {
+  const progress = h("p", { role: "status" });
+  ask({
+    title: "Restart all allocations?", text: `The running tasks of job “${job.ID}” are stopped and started again, one allocation after the other.`,
+    fields: [checkbox("Also run tasks that have ended, such as prestart tasks", "all"), progress], action: "Restart", danger: true,
+    run: async (form) => {
+      const running = (await get(jobAPI(job.ID, job.Namespace, "allocations"))).filter((a) => a.ClientStatus === "running" && a.DesiredStatus === "run");
+      for (const [i, allocation] of running.entries()) {
+        await put(`/v1/client/allocation/${allocation.ID}/restart`, { AllTasks: form.has("all") });
+        progress.textContent = `${i + 1} of ${running.length} restarted`;
+      }
+    },
+  });
+}
+
+// scale asks for the count of a group.
+export function scale(job, group) {
+  ask({
+    title: `Scale group “${group.Name}”`, action: "Scale",
+    fields: field("Count", { name: "count", type: "number", min: group.Scaling?.Min ?? 0, max: group.Scaling?.Max, required: true, value: group.Count }),
+    run: (form) => put(jobAPI(job.ID, job.Namespace, "scale"),
+      { Count: Number(form.get("count")), Target: { Job: job.ID, Group: group.Name }, Message: "scaled on the web page" }),
+  });
+}
+
+// dispatch asks for the payload and the metadata of a parameterized job, and shows the job that it launches.
+export function dispatch(job) {
+  const { Payload, MetaRequired, MetaOptional } = job.ParameterizedJob;
+  const meta = (name, isRequired) => field(`${name} (${isRequired ? "required" : "optional"})`,
+    { name: "meta." + name, required: isRequired, value: job.Meta?.[name] ?? "" });
+  ask({
+    title: `Dispatch job “${job.ID}”`, action: "Dispatch",
+    fields: [
+      (MetaRequired ?? []).map((name) => meta(name, true)), (MetaOptional ?? []).map((name) => meta(name, false)),
+      Payload !== "forbidden" && field(`Payload (${Payload || "optional"})`, { tag: "textarea", name: "payload", rows: "6", class: "mono", required: Payload === "required" }),
+    ],
+    run: async (form) => {
+      const values = [...form].filter(([name, value]) => name.startsWith("meta.") && value !== "").map(([name, value]) => [name.slice(5), value]);
+      const payload = form.get("payload");
+      const reply = await put(jobAPI(job.ID, job.Namespace, "dispatch"),
+        { Meta: Object.fromEntries(values), Payload: payload ? base64(payload) : null });
+      go(jobPath(reply.DispatchedJobID, job.Namespace));
+    },
+  });
+}
+
+// base64 encodes the UTF-8 form of a text.
+function base64(text) {
+  return btoa(Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join(""));
+}

@@ -1,0 +1,94 @@
+// The overview of a job: what cannot be placed, the latest deployment, the groups, the allocations that matter now.
+
+import { get } from "./api.js";
+import { allocationTable } from "./joballocations.js";
+import { deploymentSection } from "./deployment.js";
+import { ago, badge, h, link, table, update } from "./dom.js";
+import { scale } from "./jobactions.js";
+import { liveTable } from "./livetable.js";
+import { jobPath } from "./paths.js";
+import { blockedPlacements } from "./placement.js";
+
+// overview creates the tab for the context of views/job.js. With a group in the context, it shows this group only.
+export function overview(context) {
+  const { signal, group } = context;
+  const top = h("div");
+  const title = h("h2", null, "Allocations");
+  const none = h("p");
+  const allocations = allocationTable(signal);
+  const children = childTable(signal);
+  return {
+    element: h("div", null, top, title, none, allocations.element, children.element),
+    refresh: async (job) => {
+      const hasChildren = (job.Periodic || job.ParameterizedJob) && !job.ParentID;
+      const [all, evaluations, deployment, launched] = await Promise.all([
+        get(context.api("allocations"), signal), get(context.api("evaluations"), signal), get(context.api("deployment"), signal),
+        hasChildren ? get(`/v1/jobs?${new URLSearchParams({ namespace: job.Namespace, prefix: job.ID + "/" })}`, signal) : [],
+      ]);
+      const ofGroup = all.filter((a) => !group || a.TaskGroup === group);
+      const shown = current(ofGroup);
+      update(top,
+        group && h("p", null, link(jobPath(job.ID, job.Namespace), "All groups of the job")),
+        blockedPlacements(evaluations),
+        groupTable(job, all, group), group && taskTable(job, group),
+        deployment && deployment.JobCreateIndex === job.CreateIndex && !group && deploymentSection(deployment, 2));
+      title.textContent = hasChildren ? "Launched jobs" : shown.length === ofGroup.length ? "Allocations" : "Current allocations";
+      allocations.element.hidden = hasChildren || shown.length === 0;
+      children.element.hidden = !hasChildren || launched.length === 0;
+      none.textContent = (hasChildren ? launched : shown).length ? "" : hasChildren ? "No job was launched yet." : "No allocations.";
+      allocations.show(shown);
+      children.show(launched.filter((child) => child.ParentID === job.ID).sort((a, b) => b.SubmitTime - a.SubmitTime));
+    },
+  };
+}
+
+// recentCount is the number of ended allocations that the overview shows at least.
+const recentCount = 5;
+
+// current returns the allocations that run or shall run, and a few that ended last. The newest is the first.
+function current(allocations) {
+  const sorted = [...allocations].sort((a, b) => b.CreateIndex - a.CreateIndex || a.Name.localeCompare(b.Name, undefined, { numeric: true }));
+  let ended = 0;
+  return sorted.filter((a) => ["running", "pending"].includes(a.ClientStatus) || a.DesiredStatus === "run" || ended++ < recentCount);
+}
+
+function groupTable(job, allocations, onlyGroup) {
+  const canScale = !job.Stop && ["service", "batch"].includes(job.Type);
+  const counts = new Map();
+  for (const a of allocations) {
+    const key = `${a.TaskGroup}\n${a.ClientStatus}`;
+    if (a.DesiredStatus === "run" || ["running", "pending"].includes(a.ClientStatus)) counts.set(key, (counts.get(key) ?? 0) + 1);
+  }
+  const count = (status) => (g) => counts.get(`${g.Name}\n${status}`) ?? 0;
+  const groups = (job.TaskGroups ?? []).filter((g) => !onlyGroup || g.Name === onlyGroup);
+  if (groups.length === 0) return h("p", null, `The job has no group ${onlyGroup}.`);
+  return h("section", { "data-key": "groups" }, h("h2", null, onlyGroup ? `Group ${onlyGroup}` : "Groups"), table("Groups", [
+    { title: "Group", cell: (g) => link(jobPath(job.ID, job.Namespace, g.Name), g.Name) },
+    { title: "Count", class: "number", cell: (g) => ["system", "sysbatch"].includes(job.Type) ? "each node" : g.Count },
+    { title: "Running", class: "number", cell: count("running") },
+    { title: "Pending", class: "number", cell: count("pending") },
+    { title: "Failed", class: "number", cell: count("failed") },
+    { title: "Tasks", cell: (g) => (g.Tasks ?? []).map((t) => t.Name).join(", ") },
+    ...(canScale ? [{ title: "", cell: (g) => h("button", { onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
+  ], groups, (g) => g.Name));
+}
+
+function taskTable(job, groupName) {
+  const tasks = (job.TaskGroups ?? []).find((g) => g.Name === groupName)?.Tasks ?? [];
+  return h("section", { "data-key": "tasks" }, h("h2", null, "Tasks"), table("Tasks", [
+    { title: "Task", cell: (t) => t.Name },
+    { title: "Driver", cell: (t) => t.Driver },
+    { title: "Lifecycle", cell: (t) => t.Lifecycle ? t.Lifecycle.Hook + (t.Lifecycle.Sidecar ? ", sidecar" : "") : "main" },
+    { title: "CPU", class: "number", cell: (t) => (t.Resources?.CPU ?? 0) + " MHz" },
+    { title: "Memory", class: "number", cell: (t) => (t.Resources?.MemoryMB ?? 0) + " MB" },
+  ], tasks, (t) => t.Name));
+}
+
+// childTable creates the table of the jobs that a periodic or parameterized job has launched.
+function childTable(signal) {
+  return liveTable("Launched jobs", [
+    { title: "Job", cell: (job) => link(jobPath(job.ID, job.Namespace), job.ID.slice(job.ParentID.length + 1)), sort: (job) => job.ID },
+    { title: "Status", cell: (job) => badge(job.Status), sort: (job) => job.Status },
+    { title: "Launched", cell: (job) => ago(job.SubmitTime), sort: (job) => -job.SubmitTime },
+  ], (job) => job.ID, signal);
+}

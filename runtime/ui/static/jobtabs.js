@@ -1,0 +1,142 @@
+// The tabs of the page of a job, except the overview. Each function creates a tab for the context of views/job.js: its
+// element, and refresh(job), which is called at first and after each change.
+
+import { get, put, send } from "./api.js";
+import { deploymentSection } from "./deployment.js";
+import { actionButton, ask, field } from "./dialog.js";
+import { countChanges, jobDiff } from "./diff.js";
+import { ago, h, link, update } from "./dom.js";
+import { allocationTable } from "./joballocations.js";
+import { liveTable } from "./livetable.js";
+import { allocationPath, editPath } from "./paths.js";
+import { blockedPlacements, evaluationColumns } from "./placement.js";
+
+export const jobTabs = { definition, versions, deployments, allocations, evaluations, services };
+
+function definition({ api, signal }) {
+  const element = h("div");
+  let shownVersion = -1;
+  return {
+    element,
+    refresh: async (job) => {
+      if (job.Version === shownVersion) return;
+      const source = await submission(api, job.Version, signal);
+      shownVersion = job.Version;
+      const variables = source && [source.Variables, ...Object.entries(source.VariableFlags ?? {}).map(([name, value]) => `${name} = ${JSON.stringify(value)}`)].filter(Boolean).join("\n");
+      update(element,
+        source ? [h("h2", null, "Source"), h("pre", { tabindex: "0", "aria-label": "Source" }, source.Source)] : h("p", null, "The agent has no source of this version: it was submitted as JSON."),
+        variables && [h("h2", null, "Values of HCL variables"), h("pre", { tabindex: "0", "aria-label": "Values of HCL variables" }, variables)],
+        h("details", { open: !source }, h("summary", null, "JSON of the API"), h("pre", { tabindex: "0", "aria-label": "JSON" }, JSON.stringify(job, null, 2))));
+    },
+  };
+}
+
+// submission returns the source of a version of a job, null if none is stored.
+async function submission(api, version, signal) {
+  try {
+    return await get(api("submission", { version }), signal);
+  } catch (err) {
+    if (err.status === 404) return null;
+    throw err;
+  }
+}
+
+function versions({ api, signal, id }) {
+  const list = h("div");
+  const choice = h("select", { id: "base", onchange: () => refresh() }, h("option", { value: "" }, "the version before it"));
+  const element = h("div", null, h("div", { class: "toolbar" }, h("label", { for: "base" }, "Compare each version with"), choice), list);
+  async function refresh() {
+    const base = choice.value;
+    const reply = await get(api("versions", base === "" ? { diffs: true } : { diffs: true, diff_version: base }), signal);
+    update(choice, h("option", { value: "" }, "the version before it"), reply.Versions.map((v) => h("option", { value: v.Version }, `version ${v.Version}${v.VersionTag ? " " + v.VersionTag.Name : ""}`)));
+    update(list, reply.Versions.map((v, i) => versionSection(v, reply.Diffs?.[i])));
+  }
+
+  function versionSection(v, diff) {
+    const isCurrent = v.Version === currentVersion;
+    const changes = diff ? countChanges(diff) : 0;
+    return h("section", { "data-key": v.Version, class: "version" },
+      h("h2", null, `Version ${v.Version}`, v.VersionTag && ` “${v.VersionTag.Name}”`, isCurrent && h("span", { class: "dim" }, " (current)")),
+      h("p", null, "Submitted ", ago(v.SubmitTime), v.Stable && ", stable", v.Stop && ", stopped", v.VersionTag?.Description && `: ${v.VersionTag.Description}`),
+      diff && h("details", { open: isCurrent }, h("summary", null, changes === 1 ? "1 change" : changes + " changes"), jobDiff(diff)),
+      h("div", { class: "toolbar" },
+        !isCurrent && h("button", { onclick: () => revert(v), "aria-label": `Revert to version ${v.Version}` }, "Revert…"),
+        h("a", { class: "button", href: editPath(v, v.Version), "aria-label": `Edit version ${v.Version}` }, "Edit"),
+        v.VersionTag ? actionButton("Remove tag", () => send(tagPath(v.VersionTag.Name), { method: "DELETE" }).then(refresh))
+          : h("button", { onclick: () => tag(v), "aria-label": `Tag version ${v.Version}` }, "Tag…")));
+  }
+
+  function revert(v) {
+    ask({
+      title: `Revert to version ${v.Version}?`, text: "The job specification of this version is submitted as a new version.", action: "Revert",
+      run: () => put(api("revert"), { JobID: id, JobVersion: v.Version, EnforcePriorVersion: currentVersion }),
+    });
+  }
+
+  const tagPath = (name) => api(`versions/${encodeURIComponent(name)}/tag`);
+  function tag(v) {
+    ask({
+      title: `Tag version ${v.Version}`, text: "A version with a tag is kept when the agent removes old versions.", action: "Tag",
+      fields: [field("Name", { name: "name", required: true }), field("Description", { name: "description" })],
+      run: async (form) => {
+        await put(tagPath(form.get("name")), { Version: v.Version, Description: form.get("description") });
+        await refresh();
+      },
+    });
+  }
+
+  let currentVersion = -1;
+  return { element, refresh: (job) => { currentVersion = job.Version; return refresh(); } };
+}
+
+function deployments({ api, signal }) {
+  const element = h("div");
+  return {
+    element,
+    refresh: async () => {
+      const all = await get(api("deployments"), signal);
+      all.sort((a, b) => b.CreateIndex - a.CreateIndex);
+      update(element, all.length ? all.map((d) => deploymentSection(d, 2)) : h("p", null, "No deployments. Jobs of type service with an update block have them."));
+    },
+  };
+}
+
+function allocations({ api, signal }) {
+  return listTab(allocationTable(signal), "No allocations.", async () => {
+    const all = await get(api("allocations"), signal);
+    return all.sort((a, b) => b.CreateIndex - a.CreateIndex || a.Name.localeCompare(b.Name, undefined, { numeric: true }));
+  });
+}
+
+function evaluations({ api, signal }) {
+  const top = h("div");
+  return listTab(liveTable("Evaluations", evaluationColumns, (e) => e.ID, signal), "No evaluations.", async () => {
+    const all = await get(api("evaluations"), signal);
+    update(top, blockedPlacements(all));
+    return all.sort((a, b) => b.CreateIndex - a.CreateIndex);
+  }, top);
+}
+
+function services({ api, signal }) {
+  return listTab(liveTable("Services", [
+    { title: "Service", cell: (s) => link("/ui/services/" + encodeURIComponent(s.ServiceName), s.ServiceName), sort: (s) => s.ServiceName },
+    { title: "Address", class: "mono", cell: (s) => s.Port ? `${s.Address.includes(":") ? `[${s.Address}]` : s.Address}:${s.Port}` : s.Address },
+    { title: "Tags", cell: (s) => (s.Tags ?? []).join(", ") },
+    { title: "Allocation", class: "mono", cell: (s) => link(allocationPath(s.AllocID), s.AllocID.slice(0, 8)) },
+  ], (s) => s.ID, signal), "No services are registered.", () => get(api("services"), signal));
+}
+
+// listTab creates a tab with a table. read returns its rows.
+function listTab(table, none, read, ...before) {
+  const message = h("p");
+  table.element.hidden = true;
+  return {
+    element: h("div", null, before, message, table.element),
+    refresh: async () => {
+      const rows = await read();
+      message.textContent = rows.length ? "" : none;
+      table.element.hidden = rows.length === 0;
+      table.show(rows);
+    },
+  };
+}

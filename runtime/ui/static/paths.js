@@ -1,0 +1,25 @@
+// Paths of pages.
+
+// jobPath returns the path of the page of a job, or of one of its tabs or groups.
+export function jobPath(id, namespace, part) {
+  return `/ui/jobs/${encodeURIComponent(id)}@${encodeURIComponent(namespace)}${part ? "/" + encodeURIComponent(part) : ""}`;
+}
+
+// jobAPI returns the path of a route of the API for a job: "evaluations", or "" for the job itself. query has
+// further parameters.
+export function jobAPI(id, namespace, route, query) {
+  return `/v1/job/${encodeURIComponent(id)}${route ? "/" + route : ""}?${new URLSearchParams({ ...query, namespace })}`;
+}
+
+// editPath returns the path of the page that edits a job of the API, or one of its versions.
+export function editPath({ ID, Namespace }, version) {
+  return "/ui/jobs/run?" + new URLSearchParams({ job: ID, namespace: Namespace, ...(version !== undefined && { version }) });
+}
+
+export function allocationPath(id) {
+  return "/ui/allocations/" + encodeURIComponent(id);
+}
+
+export function evaluationPath(id) {
+  return "/ui/evaluations/" + encodeURIComponent(id);
+}

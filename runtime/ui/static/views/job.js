@@ -1,0 +1,75 @@
+// The page of a job: its state and actions, and tabs with its parts.
+
+import { follow, get } from "../api.js";
+import { ago, badge, h, link, replace, update } from "../dom.js";
+import { dispatch, jobActions } from "../jobactions.js";
+import { jobTabs } from "../jobtabs.js";
+import { overview } from "../joboverview.js";
+import { takeNotice } from "../notices.js";
+import { jobAPI, jobPath } from "../paths.js";
+
+const titles = [
+  ["", "Overview"], ["definition", "Definition"], ["versions", "Versions"], ["deployments", "Deployments"],
+  ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"],
+];
+
+export async function show(main, { job: id, namespace, tab, group }, signal) {
+  document.title = `${id} – nomad-lite`;
+  const isDispatch = tab === "dispatch";
+  const shownTab = isDispatch ? "" : tab ?? "";
+  const header = h("div");
+  const notice = takeNotice();
+  const context = { id, namespace, group, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
+  const part = (jobTabs[shownTab] ?? overview)(context);
+  replace(main, header,
+    notice && h("section", { class: "notice", role: "status" }, h("p", { class: "lines" }, notice.trim())),
+    h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
+      h("a", { href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title))),
+    part.element);
+
+  let job = null;
+  async function refresh() {
+    const isFirst = job === null;
+    const [read, summary] = await Promise.all([get(context.api(""), signal), get(context.api("summary"), signal)]);
+    job = read;
+    update(header, jobHeader(job, summary));
+    await part.refresh(job, summary);
+    if (isFirst && isDispatch && job.ParameterizedJob) dispatch(job);
+  }
+  // All jobs: those that a periodic or parameterized job launches are shown too.
+  const topics = ["Job:*", `Allocation:${id}`, `Evaluation:${id}`, `Deployment:${id}`, `Service:${id}`];
+  try {
+    await follow(namespace, topics, signal, refresh);
+  } catch (err) {
+    if (err.status !== 404) throw err;
+    replace(main, h("h1", null, job ? `Job ${id} was removed` : `There is no job ${id} in namespace ${namespace}`), h("p", null, link("/ui/jobs", "All jobs")));
+  }
+}
+
+function jobHeader(job, summary) {
+  const running = Object.values(summary.Summary ?? {}).reduce((sum, group) => sum + group.Running, 0);
+  const status = job.Status === "dead" && job.Stop ? "stopped" : job.Status;
+  return [
+    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, badge(status))),
+    jobActions(job, running),
+    job.UI?.Description && h("p", { class: "lines" }, job.UI.Description),
+    job.UI?.Links?.length > 0 && h("p", null, job.UI.Links.map(outsideLink)),
+    inlineFacts([
+      ["Type", job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob && !job.ParentID ? job.Type + ", parameterized" : job.Type],
+      ["Namespace", job.Namespace], ["Version", job.Version], ["Priority", job.Priority],
+      job.ParentID && ["Launched by", link(jobPath(job.ParentID, job.Namespace), job.ParentID)],
+      job.Periodic && ["Schedule", [job.Periodic.Spec, ...(job.Periodic.Specs ?? [])].filter(Boolean).join("; ") + (job.Periodic.TimeZone ? ` (${job.Periodic.TimeZone})` : "")],
+      job.SubmitTime && ["Submitted", ago(job.SubmitTime)],
+      job.StatusDescription && ["Description", job.StatusDescription],
+    ]),
+  ];
+}
+
+function inlineFacts(pairs) {
+  return h("dl", { class: "inline" }, pairs.filter(Boolean).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+// outsideLink shows a link of the job specification. Only web addresses become links.
+function outsideLink({ Label, URL: address }) {
+  return /^https?:\/\//i.test(address) ? [h("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, Label), " "] : `${Label}: ${address} `;
+}
