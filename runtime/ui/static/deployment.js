@@ -11,6 +11,7 @@ const activeStatuses = ["running", "paused", "blocked", "pending", "initializing
 export function deploymentSection(d, level) {
   const groups = Object.entries(d.TaskGroups ?? {}).sort(([a], [b]) => a.localeCompare(b));
   const hasCanaries = groups.some(([, g]) => g.DesiredCanaries > 0);
+  const isActive = activeStatuses.includes(d.Status);
   return h("section", { "data-key": d.ID },
     h("h" + level, null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
     h("p", null, d.StatusDescription, ". ", h("span", { class: "dim" }, "Created ", ago(d.CreateTime))),
@@ -22,9 +23,9 @@ export function deploymentSection(d, level) {
       ...(hasCanaries ? [
         { title: "Canaries", cell: ([, g]) => canaries(g) },
         { title: "Promoted", cell: ([, g]) => g.DesiredCanaries > 0 ? (g.Promoted ? "yes" : g.AutoPromote ? "automatically" : "no") : "" }] : []),
-      { title: "Must progress before", cell: ([, g]) => activeStatuses.includes(d.Status) && g.RequireProgressBy ? clock(g.RequireProgressBy) : "" },
+      ...(isActive ? [{ title: "Must progress before", cell: ([, g]) => g.RequireProgressBy ? clock(g.RequireProgressBy) : "" }] : []),
     ], groups, ([name]) => name),
-    activeStatuses.includes(d.Status) && buttons(d, groups));
+    isActive && buttons(d, groups));
 }
 
 // progress shows how many of the wanted allocations are healthy: of the canaries, until these are promoted.

@@ -11,7 +11,8 @@ export function editor({ id, value, onchange }) {
     id, class: "mono", wrap: "off", spellcheck: "false", autocomplete: "off", autocapitalize: "off", rows: "24", "aria-describedby": id + "-keys",
     oninput: () => { number(); onchange(); },
     onscroll: () => { numbers.scrollTop = area.scrollTop; },
-    onkeydown: (event) => onKey(event),
+    onkeydown: onKey,
+    onbeforeinput: indentLine,
   });
   area.value = value;
   let marked = new Set(), lines = -1, tabLeaves = false;
@@ -30,15 +31,18 @@ export function editor({ id, value, onchange }) {
     if (event.key === "Tab" && !event.shiftKey && !tabLeaves) {
       event.preventDefault();
       insert("  ");
-    } else if (event.key === "Enter") {
-      const before = area.value.slice(0, area.selectionStart);
-      const indent = /[ \t]*/.exec(before.slice(before.lastIndexOf("\n") + 1))[0];
-      if (indent) {
-        event.preventDefault();
-        insert("\n" + indent);
-      }
     }
     tabLeaves = event.key === "Escape";
+  }
+
+  // indentLine gives a new line the indentation of the line before it.
+  function indentLine(event) {
+    if (event.inputType !== "insertLineBreak") return;
+    const before = area.value.slice(0, area.selectionStart);
+    const indent = /[ \t]*/.exec(before.slice(before.lastIndexOf("\n") + 1))[0];
+    if (!indent) return;
+    event.preventDefault();
+    insert("\n" + indent);
   }
 
   number();

@@ -13,7 +13,7 @@ const contexts = [
   ["tasks", "task", (m) => jobPath(m.Scope[1], m.Scope[0], m.Scope[2]), (m) => `${m.ID} in ${m.Scope[1]}`],
   ["allocs", "allocation", (m) => allocationPath(m.Scope[1]), (m) => `${m.ID} ${shortID(m.Scope[1])}`],
   ["services", "service", (m) => "/ui/services/" + encodeURIComponent(m.ID), (m) => `${m.ID} of ${m.Scope[1]}`],
-  ["variables", "variable", (m) => `/ui/variables/var/${encodeURIComponent(m.Scope[1])}@${encodeURIComponent(m.Scope[0])}`],
+  ["vars", "variable", (m) => `/ui/variables/var/${encodeURIComponent(m.Scope[1])}@${encodeURIComponent(m.Scope[0])}`],
   ["evals", "evaluation", (m) => evaluationPath(m.ID)],
   ["deployment", "deployment", (m) => m.path],
   ["nodes", "node", () => "/ui/clients"],

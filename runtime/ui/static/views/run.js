@@ -124,7 +124,7 @@ export async function show(main, { query }, signal) {
     const { places, rest } = placesOf(err.message);
     edit.mark(places.map(({ from }) => from.line));
     replace(errors, h("h2", null, places.length ? "The job specification has errors" : "The agent rejects the job"),
-      places.length > 0 && h("ul", null, places.map(({ from, to, text }) => h("li", null,
+      places.length > 0 && h("ul", { class: "places" }, places.map(({ from, to, text }) => h("li", null,
         h("button", { onclick: () => edit.select(from, to) }, `Line ${from.line}, column ${from.column}`), " ", text))),
       rest && h("p", { class: "lines" }, rest));
     if (places.length) edit.select(places[0].from, places[0].to);
@@ -178,5 +178,6 @@ function placesOf(message) {
       rest.push(line);
     }
   }
+  places.sort((a, b) => a.from.line - b.from.line || a.from.column - b.from.column);
   return { places, rest: rest.join("\n").trim() };
 }
