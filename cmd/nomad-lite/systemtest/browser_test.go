@@ -148,13 +148,13 @@ func (p *webPage) waitText(selector, text string) {
 }
 
 // click clicks the first button or link whose text or label contains a text, as a mouse does: the element must be visible and
-// not be covered.
+// not be covered. While a dialog is open, only the elements of the dialog can be clicked.
 func (p *webPage) click(text string) {
 	p.t.Helper()
 	const mark = "data-test-click"
 	p.waitFor(fmt.Sprintf(`(() => {
 		document.querySelectorAll("[%[2]s]").forEach((e) => e.removeAttribute(%[2]q));
-		const shown = [...document.querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
+		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
 		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
 		const found = shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
 		found?.setAttribute(%[2]q, "");

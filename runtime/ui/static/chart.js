@@ -11,6 +11,6 @@ export const maxSamples = 60;
 export function chart(label, samples) {
   const x = (i) => ((maxSamples - samples.length + i) * width / (maxSamples - 1)).toFixed(1);
   const y = (value) => ((1 - Math.min(1, Math.max(0, value))) * (height - 2) + 1).toFixed(1);
-  return svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+  return svg("svg", { class: "sparkline", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
     svg("polyline", { points: samples.map((value, i) => `${x(i)},${y(value)}`).join(" ") }));
 }

@@ -13,6 +13,8 @@ const pages = [
   [/^jobs\/run$/, "run"],
   [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)\/(?<tab>definition|versions|deployments|allocations|evaluations|services|dispatch)$/, "job"],
   [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)(\/(?<group>[^/]+))?$/, "job"],
+  [/^allocations$/, "allocations"],
+  [/^allocations\/(?<id>[^/]+)(\/(?<path>.*))?$/, "allocation"],
   [/^(clients|topology|servers)(\/.*)?$/, "node"],
   [/^plugins$/, "plugins"],
   [/^(storage|csi)(\/(?<path>.*))?$/, "volumes"],
@@ -25,6 +27,7 @@ const pages = [
 
 const navigation = [
   ["/ui/jobs", "Jobs"],
+  ["/ui/allocations", "Allocations"],
   ["/ui/clients", "Node"],
   ["/ui/plugins", "Plugins"],
   ["/ui/storage", "Volumes"],

@@ -1,0 +1,271 @@
+// The overview of an allocation, or of one of its tasks.
+
+import { get, pause, put, watch } from "../api.js";
+import { badge, facts, h, link, replace, table } from "../dom.js";
+import { age, bytes, clock, shortID } from "../format.js";
+import { ask } from "../dialog.js";
+import { showError } from "../main.js";
+import { TaskLog } from "../tasklog.js";
+import { execPath, tasksOf } from "../views/allocation.js";
+import { allocationPath } from "../views/allocations.js";
+import { jobPath } from "../views/jobs.js";
+import { element as ansiElement } from "../ansi.js";
+import { chart } from "./chart.js";
+
+const statsInterval = 2000; // milliseconds
+
+export async function show(main, { alloc, task }, signal) {
+  const live = h("div"), checks = h("div"), usage = h("section", null, h("h2", null, "Resources")), more = h("div");
+  main.append(live, checks, usage, more);
+  if (!task) showChecks(checks, alloc, signal);
+  showUsage(usage, alloc, task, signal);
+  showStatic(more, alloc, task);
+  let drawn = "";
+  await watch(`/v1/allocation/${alloc.ID}`, signal, (value) => {
+    const text = JSON.stringify([value.TaskStates, value.ClientStatus, value.ClientDescription, value.DesiredStatus, value.DeploymentStatus, value.NextAllocation]);
+    if (text === drawn) return;
+    drawn = text;
+    const focused = [...live.querySelectorAll("a, button")].indexOf(document.activeElement);
+    replace(live, task ? taskState(value, task, signal) : allocationState(value));
+    if (focused >= 0) live.querySelectorAll("a, button")[focused]?.focus();
+  }, showError);
+}
+
+function allocationState(alloc) {
+  return [
+    facts([
+      ["Status", [badge(alloc.ClientStatus), " ", alloc.ClientDescription]],
+      ["Job", link(jobPath(alloc.JobID, alloc.Namespace), alloc.JobID)],
+      ["Group", alloc.TaskGroup],
+      ["Namespace", alloc.Namespace],
+      ["Wanted", [alloc.DesiredStatus, alloc.DesiredDescription && " – " + alloc.DesiredDescription]],
+      ["Version of the job", String(alloc.Job?.Version ?? "")],
+      alloc.DeploymentStatus?.Healthy != null && ["Deployment", badge(alloc.DeploymentStatus.Healthy ? "healthy" : "unhealthy")],
+      ["Created", `${clock(alloc.CreateTime)} (${age(alloc.CreateTime)} ago)`],
+      alloc.PreviousAllocation && ["Replaces", link(allocationPath(alloc.PreviousAllocation), shortID(alloc.PreviousAllocation))],
+      alloc.NextAllocation && ["Replaced by", link(allocationPath(alloc.NextAllocation), shortID(alloc.NextAllocation))],
+    ]),
+    h("div", { class: "toolbar" }, restartButton(alloc), stopButton(alloc), link(allocationPath(alloc.ID, "timeline"), "Time line: what happened, and how long it took")),
+    h("h2", null, "Tasks"),
+    table("Tasks", [
+      { title: "Task", cell: (t) => link(allocationPath(alloc.ID, t.Name), h("bdi", null, t.Name)) },
+      { title: "State", cell: (t) => taskBadge(alloc.TaskStates?.[t.Name]) },
+      { title: "Restarts", class: "number", cell: (t) => alloc.TaskStates?.[t.Name]?.Restarts ?? 0 },
+      { title: "Last event", cell: (t) => lastEvent(alloc.TaskStates?.[t.Name]) },
+      { title: "", class: "actions", cell: (t) => taskActions(alloc, t.Name) },
+    ], tasksOf(alloc), (t) => t.Name),
+  ];
+}
+
+function taskState(alloc, name, signal) {
+  const state = alloc.TaskStates?.[name], output = h("div");
+  if (state?.Failed || state?.State === "dead") showLastLines(output, alloc, name, signal);
+  const isTime = (time) => time && !time.startsWith("0001");
+  return [
+    facts([
+      ["State", taskBadge(state)],
+      ["Job", link(jobPath(alloc.JobID, alloc.Namespace), alloc.JobID)],
+      ["Restarts", String(state?.Restarts ?? 0)],
+      isTime(state?.StartedAt) && ["Started", `${clock(state.StartedAt)} (${age(state.StartedAt)} ago)`],
+      isTime(state?.FinishedAt) && ["Ended", `${clock(state.FinishedAt)} (${age(state.FinishedAt)} ago)`],
+      ["Driver", tasksOf(alloc).find((t) => t.Name === name)?.Driver],
+    ]),
+    h("div", { class: "toolbar actions" }, taskActions(alloc, name)),
+    output,
+    h("h2", null, "Last events"),
+    table("Events", [
+      { title: "Time", cell: (e) => clock(e.Time, true) },
+      { title: "Event", cell: (e) => e.Type },
+      { title: "Message", cell: (e) => e.DisplayMessage || e.Message },
+    ], [...(state?.Events ?? [])].reverse()),
+  ];
+}
+
+function taskBadge(state) {
+  if (!state) return badge("pending");
+  if (state.State !== "dead") return badge(state.State);
+  const exit = state.Events?.findLast((e) => e.Type === "Terminated");
+  return [badge(state.Failed ? "failed" : "complete"), exit && ` (${exit.Signal ? "signal " + exit.Signal : "exit status " + exit.ExitCode})`];
+}
+
+function lastEvent(state) {
+  const event = state?.Events?.at(-1);
+  return event && [h("strong", null, event.Type), " ", event.DisplayMessage || event.Message, h("span", { class: "dim" }, ` ${age(event.Time)} ago`)];
+}
+
+function taskActions(alloc, name) {
+  const running = alloc.TaskStates?.[name]?.State === "running";
+  return [
+    link(allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
+    link(allocationPath(alloc.ID, name, "fs"), "Files"), " ",
+    running && [
+      link(execPath(alloc, name), "Terminal"), " ",
+      h("button", { "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
+      h("button", { "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
+    ],
+  ];
+}
+
+const isEnded = (alloc) => ["complete", "failed", "lost"].includes(alloc.ClientStatus);
+
+function restartButton(alloc) {
+  return h("button", { disabled: isEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
+}
+
+function restart(alloc, task) {
+  return ask({
+    title: task ? `Restart the task ${task}` : "Restart all tasks", action: "Restart",
+    text: task ? "The process of the task is stopped and started again." : "All running tasks of the allocation are stopped and started again.",
+    run: () => put(`/v1/client/allocation/${alloc.ID}/restart`, { TaskName: task }),
+  });
+}
+
+function stopButton(alloc) {
+  return h("button", {
+    class: "danger", disabled: isEnded(alloc) || alloc.DesiredStatus !== "run",
+    onclick: () => ask({
+      title: "Stop the allocation", action: "Stop", danger: true,
+      text: `All tasks of ${alloc.Name} are stopped. The agent starts a new allocation in its place; to end the job, stop the job.`,
+      run: () => put(`/v1/allocation/${alloc.ID}/stop`, {}),
+    }),
+  }, "Stop");
+}
+
+const signals = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT", "SIGSTOP", "SIGWINCH"];
+
+function sendSignal(alloc, task) {
+  const choice = h("select", { id: "signal" }, signals.map((name) => h("option", null, name)));
+  return ask({
+    title: `Send a signal to the task ${task}`, action: "Send", text: "The processes of the task receive the signal.",
+    fields: [h("label", { for: "signal" }, "Signal "), choice],
+    run: () => put(`/v1/client/allocation/${alloc.ID}/signal`, { Task: task, Signal: choice.value }),
+  });
+}
+
+// showChecks shows the services and their checks, whose results have no blocking query.
+async function showChecks(element, alloc, signal) {
+  let drawn = "";
+  while (!signal.aborted) {
+    try {
+      const all = document.hidden ? undefined : await Promise.all([
+        get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
+      if (all && JSON.stringify(all) !== drawn) {
+        drawn = JSON.stringify(all);
+        drawChecks(element, ...all);
+      }
+    } catch (err) {
+      if (signal.aborted) return;
+      if (err.status > 0 && err.status < 500) return replace(element, h("p", { class: "error" }, "No services: " + err.message));
+    }
+    await pause(statsInterval, signal);
+  }
+}
+
+function drawChecks(element, services, checks) {
+  const sorted = Object.values(checks ?? {}).sort((a, b) => (a.Check < b.Check ? -1 : 1));
+  replace(element,
+    services?.length > 0 && [h("h2", null, "Services"), table("Services", [
+      { title: "Service", cell: (s) => link("/ui/services/" + encodeURIComponent(s.ServiceName), s.ServiceName) },
+      { title: "Address", cell: (s) => h("code", null, address(s.Address, s.Port)) },
+      { title: "Tags", cell: (s) => (s.Tags ?? []).join(", ") },
+    ], services)],
+    sorted.length > 0 && [h("h2", null, "Checks"), table("Checks", [
+      { title: "Check", cell: (c) => c.Check },
+      { title: "Status", cell: (c) => badge({ success: "passing", failure: "failing" }[c.Status] ?? c.Status) },
+      { title: "Service", cell: (c) => c.Service },
+      { title: "Last result", cell: (c) => [c.Output, c.Timestamp ? h("span", { class: "dim" }, ` at ${clock(c.Timestamp * 1e9)}`) : ""] },
+    ], sorted)]);
+}
+
+const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
+
+// showLastLines shows what a task that has ended printed at last.
+async function showLastLines(element, alloc, task, signal) {
+  try {
+    const log = new TaskLog(alloc.ID, task, ["stdout", "stderr"]);
+    await log.openAtEnd(signal);
+    const lines = await log.earlier(20, signal);
+    if (lines.length === 0) return;
+    element.append(h("h2", null, "Last lines of the output"), h("pre", { class: "log", tabindex: "0" }, lines.map((line) =>
+      h("div", { class: "line " + line.stream }, line.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(line.text)))),
+    h("p", null, link(allocationPath(alloc.ID, task, "logs"), "All output")));
+  } catch (err) {
+    if (!signal.aborted && err.status !== 404) element.append(h("p", { class: "error" }, err.message));
+  }
+}
+
+// showUsage shows charts, which begin when the page is opened: the agent keeps no history.
+async function showUsage(section, alloc, onlyTask, signal) {
+  const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
+  const charts = Object.fromEntries(names.map((name) => {
+    const limits = alloc.AllocatedResources?.Tasks?.[name];
+    return [name, {
+      cpu: chart("CPU", (v) => v.toFixed(v < 10 ? 1 : 0) + " MHz", limits?.Cpu?.CpuShares ?? 0),
+      memory: chart("Memory", bytes, ((limits?.Memory?.MemoryMaxMB || limits?.Memory?.MemoryMB) ?? 0) * 2 ** 20),
+    }];
+  }));
+  const disk = h("p", { class: "dim" }), note = h("p", { class: "dim" }, "The charts start when this page is opened: the agent keeps no history.");
+  section.append(h("div", { class: "charts" }, names.map((name) => h("section", { "aria-label": "Resources of " + name },
+    !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].cpu.element, charts[name].memory.element))), note, disk);
+  while (!signal.aborted) {
+    try {
+      if (!document.hidden) {
+        const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]);
+        for (const name of names) {
+          const used = stats.Tasks?.[name]?.ResourceUsage;
+          charts[name].cpu.add(used?.CpuStats?.TotalTicks);
+          charts[name].memory.add(used && (used.MemoryStats.Usage || used.MemoryStats.RSS));
+        }
+        const dir = host.AllocDirStats;
+        disk.textContent = `Disk: ${bytes((alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20)} reserved for the allocation` +
+          (dir ? `; its file system has ${bytes(dir.Available)} of ${bytes(dir.Size)} free.` : ".");
+      }
+    } catch (err) {
+      if (signal.aborted) return;
+      if (err.status > 0 && err.status < 500) {
+        note.textContent = "No statistics: " + err.message;
+        return;
+      }
+    }
+    await pause(statsInterval, signal);
+  }
+}
+
+// showStatic shows what does not change: ports, environment and meta.
+function showStatic(element, alloc, onlyTask) {
+  const ports = alloc.AllocatedResources?.Shared?.Ports ?? [];
+  if (ports.length && !onlyTask) {
+    element.append(h("h2", null, "Ports"), table("Ports", [
+      { title: "Label", cell: (p) => p.Label },
+      { title: "Address", cell: (p) => h("code", null, address(p.HostIP, p.Value)) },
+      { title: "In the task", cell: (p) => (p.To > 0 ? p.To : p.Value) },
+    ], ports));
+  }
+  const group = alloc.Job?.TaskGroups?.find((g) => g.Name === alloc.TaskGroup);
+  const sections = onlyTask
+    ? tasksOf(alloc).filter((t) => t.Name === onlyTask).flatMap((t) => [["Environment of the job", t.Env], ["Meta", t.Meta]])
+    : [["Meta of the job", alloc.Job?.Meta], ["Meta of the group", group?.Meta]];
+  for (const [title, values] of sections) {
+    if (!values || Object.keys(values).length === 0) continue;
+    element.append(h("h2", null, title), facts(Object.entries(values).sort().map(([name, value]) => [name, maskedValue(name, value)])));
+  }
+}
+
+const secretName = /pass|secret|token|key|cred|auth|private|cert|cookie|dsn/i;
+const secretValue = /:\/\/[^/\s:@]*:[^/\s@]+@|-----BEGIN|^(?:ey[\w-]+\.|gh[pousr]_|xox|AKIA)/;
+
+// maskedValue shows a value; one that looks like a secret after a click only.
+function maskedValue(name, value) {
+  if (!secretName.test(name) && !secretValue.test(value)) return h("code", null, value);
+  const shown = h("code", null, "••••••");
+  const button = h("button", {
+    class: "plain", "aria-pressed": "false", "aria-label": "Show the value of " + name,
+    onclick: () => {
+      const show = button.getAttribute("aria-pressed") === "false";
+      button.setAttribute("aria-pressed", String(show));
+      button.textContent = show ? "hide" : "show";
+      shown.textContent = show ? value : "••••••";
+    },
+  }, "show");
+  return [shown, " ", button];
+}

@@ -1,0 +1,57 @@
+// The pages of one allocation: the module in allocation/ that shows a path, below a common head.
+
+import { get } from "../api.js";
+import { h, link } from "../dom.js";
+import { shortID } from "../format.js";
+import { allocationPath } from "./allocations.js";
+
+export async function show(main, { id, path = "" }, signal) {
+  const alloc = await get(`/v1/allocation/${encodeURIComponent(id)}`, signal);
+  const { module, task, file } = select(path);
+  document.title = `${alloc.Name} ${task ?? ""} – nomad-lite`;
+  const current = (name) => module === name && !task ? "page" : undefined;
+  main.append(
+    h("h1", null, task ? ["Task ", h("bdi", null, task)] : "Allocation", " ", link(allocationPath(alloc.ID), h("code", null, shortID(alloc.ID)), " ", h("bdi", null, alloc.Name))),
+    h("nav", { class: "tabs", "aria-label": "Allocation" },
+      tab(allocationPath(alloc.ID), "Overview", current("overview")),
+      tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline")),
+      tab(allocationPath(alloc.ID, "fs"), "Files", current("files")),
+      task && [
+        tab(allocationPath(alloc.ID, task), "Task", module === "overview" ? "page" : undefined),
+        tab(allocationPath(alloc.ID, task, "logs"), "Logs", module === "logs" ? "page" : undefined),
+        tab(allocationPath(alloc.ID, task, "fs"), "Files of the task", module === "files" ? "page" : undefined),
+        tab(execPath(alloc, task), "Terminal"),
+      ]));
+  if (task && !tasksOf(alloc).some((t) => t.Name === task)) {
+    main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
+    return;
+  }
+  const view = await import(`../allocation/${module}.js`);
+  if (!signal.aborted) await view.show(main, { alloc, task, file }, signal);
+}
+
+// tasksOf returns the tasks of the group of an allocation, as in the job.
+export function tasksOf(alloc) {
+  return alloc.Job?.TaskGroups?.find((g) => g.Name === alloc.TaskGroup)?.Tasks ?? [];
+}
+
+// execPath returns the path of the terminal of a task.
+export function execPath(alloc, task) {
+  return `/ui/exec/${[alloc.JobID, alloc.TaskGroup, task].map(encodeURIComponent).join("/")}?${new URLSearchParams({ allocation: alloc.ID, namespace: alloc.Namespace })}`;
+}
+
+function tab(path, title, current) {
+  return h("a", { href: path, "aria-current": current }, title);
+}
+
+// select returns the module for a path below the allocation. A task with the name fs or timeline has no pages.
+function select(path) {
+  const parts = path.split("/");
+  if (path === "") return { module: "overview" };
+  if (path === "timeline") return { module: "timeline" };
+  if (parts[0] === "fs") return { module: "files", file: parts.slice(1).join("/") };
+  const task = parts[0];
+  if (parts[1] === "logs") return { module: "logs", task };
+  if (parts[1] === "fs") return { module: "files", task, file: parts.slice(2).join("/") };
+  return { module: "overview", task };
+}

@@ -1,0 +1,72 @@
+// The list of all allocations.
+
+import { watch } from "../api.js";
+import { badge, h, link, replace } from "../dom.js";
+import { age, shortID } from "../format.js";
+import { showError } from "../main.js";
+import { rowTable } from "../rows.js";
+import { jobPath } from "./jobs.js";
+
+const states = ["pending", "running", "complete", "failed", "lost", "unknown"];
+
+// allocationPath returns the path of the page of an allocation; further parts are encoded.
+export function allocationPath(id, ...parts) {
+  return ["/ui/allocations", id, ...parts.map(encodeURIComponent)].join("/");
+}
+
+export function show(main, { query }, signal) {
+  document.title = "Allocations – nomad-lite";
+  let allocs = [];
+  const text = h("input", { type: "search", "aria-label": "Filter by name, id or message", placeholder: "name, id, message", value: query.get("text"), oninput: draw });
+  const state = h("select", { "aria-label": "Filter by status", onchange: draw }, h("option", { value: "" }, "all states"),
+    states.map((s) => h("option", { selected: query.get("status") === s }, s)));
+  const job = h("select", { "aria-label": "Filter by job", onchange: draw });
+  const count = h("span", { role: "status", class: "dim" });
+  const columns = [
+    { title: "Allocation", cell: (a) => link(allocationPath(a.ID), h("code", null, shortID(a.ID))), sort: (a) => a.ID },
+    { title: "Name", cell: (a) => a.Name, sort: (a) => a.Name },
+    { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID), sort: (a) => a.JobID },
+    { title: "Status", cell: (a) => badge(a.ClientStatus), sort: (a) => a.ClientStatus },
+    { title: "Wanted", cell: (a) => a.DesiredStatus },
+    { title: "Version", class: "number", cell: (a) => a.JobVersion },
+    { title: "Age", cell: (a) => age(a.CreateTime), sort: (a) => -a.CreateTime },
+    { title: "Changed", cell: (a) => age(a.ModifyTime) + " ago", sort: (a) => -a.ModifyTime },
+    { title: "", cell: (a) => link(allocationPath(a.ID, "timeline"), "Time line") },
+  ];
+  const table = rowTable("Allocations", columns, (a) => a.ID, signal);
+  const none = h("p", null, "No allocation is like this.");
+  main.append(h("h1", null, "Allocations"), h("div", { class: "toolbar" }, text, state, job, count), table.element, none);
+  jobOptions();
+
+  function jobOptions() {
+    const selected = job.value || (query.get("job") ?? "");
+    const names = [...new Set([selected, ...allocs.map((a) => a.JobID)])].filter(Boolean).sort();
+    if (names.join("\n") === job.names) return;
+    job.names = names.join("\n");
+    replace(job, h("option", { value: "" }, "all jobs"), names.map((name) => h("option", { value: name, selected: name === selected }, name)));
+  }
+
+  function draw() {
+    const wanted = text.value.toLowerCase();
+    const shown = allocs.filter((a) => (!state.value || a.ClientStatus === state.value) && (!job.value || a.JobID === job.value) &&
+      [a.Name, a.ID, a.JobID, a.ClientDescription].some((s) => s?.toLowerCase().includes(wanted)));
+    count.textContent = shown.length === allocs.length ? `${allocs.length} allocations` : `${shown.length} of ${allocs.length} allocations`;
+    none.hidden = shown.length > 0;
+    table.element.hidden = shown.length === 0;
+    table.update(shown);
+    rememberFilter({ text: text.value, status: state.value, job: job.value });
+  }
+
+  return watch("/v1/allocations?namespace=*&task_states=false&reverse=true", signal, (value) => {
+    allocs = value.sort((a, b) => b.CreateTime - a.CreateTime);
+    jobOptions();
+    draw();
+  }, showError);
+}
+
+// rememberFilter puts the filter into the address, so that it is kept by a reload and by a link.
+function rememberFilter(values) {
+  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
+  const path = location.pathname + (query && "?" + query);
+  if (path !== location.pathname + location.search) history.replaceState(null, "", path);
+}
