@@ -89,16 +89,16 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 // done.
 func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
-		begin := time.Now()
+		span := r.timeline.StartWait("restart delay")
 		slept := sleep(killCtx, delay)
-		r.timeline.RecordWait("restart delay", begin, context.Cause(killCtx))
+		span.End("", context.Cause(killCtx))
 		if !slept {
 			return false
 		}
 	}
-	begin := time.Now()
+	span := r.timeline.StartWait("other tasks")
 	err := r.startGate.Wait(killCtx)
-	r.timeline.RecordWait("other tasks", begin, err)
+	span.End("", err)
 	return err == nil
 }
 

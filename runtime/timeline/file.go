@@ -104,6 +104,17 @@ func (f *File) end(s Span) {
 	f.notifyLocked(at)
 }
 
+// remove removes a span that has not ended.
+func (f *File) remove(s Span) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, found := f.active[s.ID]; !found {
+		return
+	}
+	delete(f.active, s.ID)
+	f.notifyLocked(time.Now())
+}
+
 func (f *File) appendLocked(s Span) {
 	f.pending = append(f.pending, s)
 	if f.flushTimer == nil {

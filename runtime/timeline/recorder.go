@@ -88,8 +88,13 @@ func (a *ActiveSpan) end(result string, err error, failed bool) {
 		return
 	}
 	s := a.span
+	elapsed := time.Since(s.Start)
+	if s.Kind == KindWait && elapsed < minWait {
+		a.recorder.file.remove(s)
+		return
+	}
 	s.Failed = failed
-	s.End = s.Start.Add(time.Since(s.Start)) // a change of the clock does not change the duration
+	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
 	s.Result = a.recorder.redacted(result)
 	if err != nil {
 		s.Error = a.recorder.redacted(err.Error())
@@ -106,21 +111,11 @@ func (r Recorder) Record(ctx context.Context, kind Kind, name, plugin string, ca
 	return err
 }
 
-// minWait is the duration of the shortest wait that is recorded.
+// minWait is the duration of the shortest wait that is kept.
 const minWait = time.Millisecond
 
-// RecordWait records that a task has waited since start, unless the wait was short.
-func (r Recorder) RecordWait(reason string, start time.Time, err error) {
-	if r.file == nil || time.Since(start) < minWait {
-		return
-	}
-	s := Span{ID: newID(), Kind: KindWait, Name: reason, Task: r.task, Start: start, End: start.Add(time.Since(start))}
-	if err != nil {
-		s.Error = r.redacted(err.Error())
-	}
-	s.clip()
-	r.file.end(s)
-}
+// StartWait starts the span of a wait of a task. End removes the span if the wait was short.
+func (r Recorder) StartWait(reason string) *ActiveSpan { return r.Start(KindWait, reason, "") }
 
 // RecordAlloc records a period of the allocation that has ended now.
 func (r Recorder) RecordAlloc(name string, start time.Time, result string, failed bool) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -158,15 +159,22 @@ func TestExcessSpansBecomeAGap(t *testing.T) {
 	}
 }
 
-func TestShortWaitsAreNotRecorded(t *testing.T) {
-	f := newTestFile(t.TempDir())
-	r := f.Recorder("web", nil)
-	r.RecordWait("other tasks", time.Now(), nil)
-	r.RecordWait("restart delay", time.Now().Add(-time.Second), errors.New("task killed"))
-	spans := readSpans(t, f)
-	if len(spans) != 1 || spans[0].Name != "restart delay" || spans[0].Error != "task killed" || spans[0].End.Sub(spans[0].Start) < time.Second {
-		t.Errorf("spans: %+v", spans)
-	}
+func TestShortWaitsAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFile(t.TempDir())
+		r := f.Recorder("web", nil)
+		short, long := r.StartWait("other tasks"), r.StartWait("restart delay")
+		if spans := readSpans(t, f); len(spans) != 2 || !spans[0].End.IsZero() {
+			t.Errorf("spans during the waits: %+v", spans)
+		}
+		short.End("", nil)
+		time.Sleep(time.Second)
+		long.End("", errors.New("task killed"))
+		spans := readSpans(t, f)
+		if len(spans) != 1 || spans[0].Name != "restart delay" || spans[0].Error != "task killed" || spans[0].End.Sub(spans[0].Start) != time.Second {
+			t.Errorf("spans: %+v", spans)
+		}
+	})
 }
 
 func TestZeroRecorderRecordsNothing(t *testing.T) {
@@ -174,7 +182,7 @@ func TestZeroRecorderRecordsNothing(t *testing.T) {
 	r.Start(KindHook, "prestart", "x").End("", nil)
 	r.StartRun("1", "x", time.Now()).End("", nil)
 	r.RecordEvent("x", "", time.Now())
-	r.RecordWait("x", time.Time{}, nil)
+	r.StartWait("x").End("", nil)
 	want := errors.New("failed")
 	if err := r.Record(t.Context(), KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
 		t.Errorf("Record returned %v", err)

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// hostileName is a name of a task that would run a script if a page parsed it as HTML.
+// hostileName is a name of a job or a task that would run a script if a page parsed it as HTML.
 const hostileName = `<img src=x onerror=alert(1)>`
 
 func TestUIAllocations(t *testing.T) {

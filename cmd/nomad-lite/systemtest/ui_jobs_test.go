@@ -12,9 +12,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// hostileName is the name of a job that a page must show as text.
-const hostileName = `<img src=x onerror=alert(1)>`
-
 // TestUIJobs uses the pages of jobs and evaluations, and the search, as a person does. The subtests share an agent
 // and a browser, and each has jobs of its own.
 func TestUIJobs(t *testing.T) {
