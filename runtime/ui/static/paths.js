@@ -16,8 +16,9 @@ export function editPath({ ID, Namespace }, version) {
   return "/ui/jobs/run?" + new URLSearchParams({ job: ID, namespace: Namespace, ...(version !== undefined && { version }) });
 }
 
-export function allocationPath(id) {
-  return "/ui/allocations/" + encodeURIComponent(id);
+// allocationPath returns the path of the page of an allocation; further parts are encoded.
+export function allocationPath(id, ...parts) {
+  return ["/ui/allocations", id, ...parts.map(encodeURIComponent)].join("/");
 }
 
 export function evaluationPath(id) {

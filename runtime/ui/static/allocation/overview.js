@@ -7,8 +7,7 @@ import { ask } from "../dialog.js";
 import { showError } from "../main.js";
 import { TaskLog } from "../tasklog.js";
 import { execPath, tasksOf } from "../views/allocation.js";
-import { allocationPath } from "../views/allocations.js";
-import { jobPath } from "../views/jobs.js";
+import { allocationPath, jobPath } from "../paths.js";
 import { element as ansiElement } from "../ansi.js";
 import { chart } from "./chart.js";
 

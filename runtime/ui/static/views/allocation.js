@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { shortID } from "../format.js";
-import { allocationPath } from "./allocations.js";
+import { allocationPath } from "../paths.js";
 
 export async function show(main, { id, path = "" }, signal) {
   const alloc = await get(`/v1/allocation/${encodeURIComponent(id)}`, signal);

@@ -5,14 +5,9 @@ import { badge, h, link, replace } from "../dom.js";
 import { age, shortID } from "../format.js";
 import { showError } from "../main.js";
 import { rowTable } from "../rows.js";
-import { jobPath } from "./jobs.js";
+import { allocationPath, jobPath } from "../paths.js";
 
 const states = ["pending", "running", "complete", "failed", "lost", "unknown"];
-
-// allocationPath returns the path of the page of an allocation; further parts are encoded.
-export function allocationPath(id, ...parts) {
-  return ["/ui/allocations", id, ...parts.map(encodeURIComponent)].join("/");
-}
 
 export function show(main, { query }, signal) {
   document.title = "Allocations – nomad-lite";

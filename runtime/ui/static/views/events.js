@@ -4,7 +4,7 @@ import { pause, stream } from "../api.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "./jobs.js";
+import { jobPath } from "../paths.js";
 
 const topics = ["Job", "Allocation", "Evaluation", "Deployment", "Node", "Service", "HostVolume", "Variable"];
 const maxEvents = 500; // events on the page

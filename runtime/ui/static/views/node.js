@@ -6,7 +6,7 @@ import { ask } from "../dialog.js";
 import { badge, facts, h, link, table, update } from "../dom.js";
 import { age, bytes, clock, duration, shortID } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "./jobs.js";
+import { jobPath } from "../paths.js";
 
 const statsInterval = 2000; // milliseconds
 const megabyte = 1 << 20;

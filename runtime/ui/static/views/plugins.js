@@ -4,7 +4,7 @@ import { get, watch } from "../api.js";
 import { badge, facts, h, link, table, update } from "../dom.js";
 import { age, clock, duration, shortID } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "./jobs.js";
+import { jobPath } from "../paths.js";
 
 export function show(main, parameters, signal) {
   document.title = "Plugins – nomad-lite";

@@ -4,7 +4,7 @@ import { get, pause, watch } from "../api.js";
 import { badge, h, link, table, update } from "../dom.js";
 import { shortID } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "./jobs.js";
+import { jobPath } from "../paths.js";
 
 const checkInterval = 3000; // milliseconds
 const maxChecked = 50; // instances whose checks are read; the API has no list of all checks

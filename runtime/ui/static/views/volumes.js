@@ -5,7 +5,7 @@ import { ask } from "../dialog.js";
 import { badge, facts, h, link, table, update } from "../dom.js";
 import { age, bytes, clock, shortID } from "../format.js";
 import { go, showError } from "../main.js";
-import { jobPath } from "./jobs.js";
+import { jobPath } from "../paths.js";
 
 const prefix = "volumes/dynamic/";
 
