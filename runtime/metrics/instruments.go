@@ -25,6 +25,9 @@ var (
 	StoreRecords  = newCounter("nomad_lite_store_written_records_total")
 	StoreFailures = newCounter("nomad_lite_store_write_failures_total")
 
+	// SinkFailures has the readings that could not be sent, by protocol of the sink.
+	SinkFailures = newCounter("nomad_lite_sink_failures_total")
+
 	pluginCalls    = newTimer("nomad_lite_plugin_call_duration_seconds")
 	pluginFailures = newCounter("nomad_lite_plugin_call_failures_total")
 )
@@ -34,7 +37,7 @@ var instrumentsRegistry = sync.OnceValue(func() *prometheus.Registry {
 	for _, t := range []*Timer{AllocationStarts, HookCalls, StoreCommits, pluginCalls} {
 		r.MustRegister(t.vec())
 	}
-	for _, c := range []*Count{HookFailures, StoreRecords, StoreFailures, pluginFailures} {
+	for _, c := range []*Count{HookFailures, StoreRecords, StoreFailures, SinkFailures, pluginFailures} {
 		r.MustRegister(c.vec())
 	}
 	return r

@@ -18,7 +18,34 @@ type Settings struct {
 	Filter                   Filter
 	CollectionInterval       time.Duration // time between two samples of resource usage; 0 means DefaultInterval
 	IncludeAllocMetadata     bool          // metrics of allocations have the metadata of the job as labels
-	AllowedMetadataKeys      []string      // the keys of metadata that become labels; nil means all
+	AllowedMetadataKeys      []string      // the keys of metadata that become labels; empty means all
+	Sinks                    []Sink
+}
+
+// Sink is a service to which metrics are sent.
+type Sink struct {
+	Protocol Protocol
+	Address  string   // host:port; empty means that there is no such service
+	Tags     []string // tags of all metrics, for Datadog
+}
+
+// Protocol is how metrics are sent to a sink.
+type Protocol int
+
+const (
+	Statsd   Protocol = iota // lines in UDP packets
+	Statsite                 // the same lines over TCP
+	Datadog                  // lines with tags in UDP packets
+)
+
+func (p Protocol) String() string { return [...]string{"statsd", "statsite", "datadog"}[p] }
+
+// Network returns the name of the network for package net.
+func (p Protocol) Network() string {
+	if p == Statsite {
+		return "tcp"
+	}
+	return "udp"
 }
 
 // DefaultInterval is the collection interval of Nomad.

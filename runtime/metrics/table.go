@@ -156,6 +156,8 @@ var Definitions = []*Definition{
 	{Name: "nomad_lite_log_collector_written_bytes_total", Kind: Counter, Help: "Output that the log collector has written to files, in bytes."},
 	{Name: "nomad_lite_log_collector_lost_bytes_total", Kind: Counter, Help: "Output that the log collector has dropped because it could not be written, in bytes."},
 
+	{Name: "nomad_lite_sink_failures_total", Kind: Counter, Help: "Number of readings that could not be sent to statsd, statsite or Datadog.", Labels: []string{"sink"}},
+
 	{Name: "nomad_lite_store_size_bytes", Help: "Size of the state file, in bytes."},
 	{Name: "nomad_lite_store_written_records_total", Kind: Counter, Help: "Number of records that were written to the state file or deleted from it."},
 	{Name: "nomad_lite_store_write_failures_total", Kind: Counter, Help: "Number of writes of the state file that failed."},

@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 )
 
 // loadConfig reads the configuration from the files and the flags. Flags override files.
@@ -104,19 +105,35 @@ func (r *runningAgent) selfConfig() map[string]any {
 			"EnableHTTP": c.TLS.HTTP, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
 			"KeyFile": c.TLS.KeyFile,
 		},
-		"Telemetry": map[string]any{
-			"PrometheusMetrics":        !c.Telemetry.OmitPrometheusFormat,
-			"PublishAllocationMetrics": !c.Telemetry.OmitAllocationMetrics,
-			"PublishNodeMetrics":       !c.Telemetry.OmitNodeMetrics,
-		},
-		"UI":      map[string]any{"Enabled": true, "ShowCLIHints": false},
-		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
+		"Telemetry": telemetryConfig(&c.Telemetry),
+		"UI":        map[string]any{"Enabled": true, "ShowCLIHints": false},
+		"Version":   map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
 	}
 }
 
 // pluginReport returns the plugins and hooks of the agent.
 func (r *runningAgent) pluginReport() pluginstatus.Report {
 	return pluginstatus.Report{Hooks: r.hookStatuses(), Processes: r.pluginProcesses()}
+}
+
+// telemetryConfig returns the telemetry block under Nomad's names.
+func telemetryConfig(s *metrics.Settings) map[string]any {
+	t := map[string]any{
+		"PrometheusMetrics":             !s.OmitPrometheusFormat,
+		"PublishAllocationMetrics":      !s.OmitAllocationMetrics,
+		"PublishNodeMetrics":            !s.OmitNodeMetrics,
+		"DisableHostname":               s.OmitHost,
+		"CollectionInterval":            s.Interval().String(),
+		"PrefixFilter":                  s.Filter.Rules,
+		"FilterDefault":                 !s.Filter.OmitDefault,
+		"IncludeAllocMetadataInMetrics": s.IncludeAllocMetadata,
+		"AllowedMetadataKeysInMetrics":  s.AllowedMetadataKeys,
+	}
+	names := map[metrics.Protocol]string{metrics.Statsd: "StatsdAddr", metrics.Statsite: "StatsiteAddr", metrics.Datadog: "DataDogAddr"}
+	for _, sink := range s.Sinks {
+		t[names[sink.Protocol]] = sink.Address
+	}
+	return t
 }
 
 // describeTimeout is how long a request waits for what plugins report about themselves.

@@ -70,6 +70,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { r.announceReady(running) })
+	wg.Go(func() { r.metrics.Push(running, r.logger.Named("metrics")) })
 	wg.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
 	close(ended)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2"
@@ -109,11 +110,15 @@ func DriverIsDisabled(c *config.Config, driver string) bool {
 	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
 }
 
+// maxStatsInterval is the longest interval in which drivers sample tasks, which they do only for some seconds after a
+// request.
+const maxStatsInterval = 5 * time.Second
+
 // New returns the configuration of an agent with these plugins.
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
-		NomadFileModes: c.NomadFileModes, ChrootEnv: c.ChrootEnv,
+		NomadFileModes: c.NomadFileModes, ChrootEnv: c.ChrootEnv, StatsInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.DownloadUIDs = c.DownloadUIDs()

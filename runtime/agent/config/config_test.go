@@ -156,6 +156,41 @@ no_such = 1
 	}
 }
 
+func TestTelemetryBlock(t *testing.T) {
+	var c Config
+	diags := c.Parse("c.hcl", []byte(`telemetry {
+  collection_interval                    = "10s"
+  publish_allocation_metrics             = false
+  publish_node_metrics                   = true
+  disable_hostname                       = true
+  disable_dispatched_job_summary_metrics = true
+  prefix_filter                          = ["-nomad.raft", "+nomad.client"]
+  filter_default                         = false
+  include_alloc_metadata_in_metrics      = true
+  allowed_metadata_keys_in_metrics       = ["team"]
+  statsd_address                         = "statsd.example:8125"
+  statsite_address                       = "[::1]:8126"
+  datadog_tags                           = ["env:test"]
+  datadog_address                        = "127.0.0.1:8127"
+}`))
+	diags = append(diags, c.Parse("d.json", []byte(`{"telemetry": {"statsite_address": ""}}`))...)
+	if got, want := diagnosticLines(diags), []string{`c.hcl:7: prefix_filter: no metric has the prefix of "-nomad.raft"`}; !slices.Equal(got, want) {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+	want := metrics.Settings{
+		OmitAllocationMetrics: true, OmitDispatchedJobSummary: true, OmitHost: true, CollectionInterval: 10 * time.Second,
+		Filter:               metrics.Filter{Rules: []string{"-nomad.raft", "+nomad.client"}, OmitDefault: true},
+		IncludeAllocMetadata: true, AllowedMetadataKeys: []string{"team"},
+		Sinks: []metrics.Sink{
+			{Protocol: metrics.Statsd, Address: "statsd.example:8125"}, {Protocol: metrics.Statsite},
+			{Protocol: metrics.Datadog, Address: "127.0.0.1:8127", Tags: []string{"env:test"}},
+		},
+	}
+	if !reflect.DeepEqual(c.Telemetry, want) {
+		t.Errorf("settings %+v, want %+v", c.Telemetry, want)
+	}
+}
+
 func TestHandshakeTimeoutHasALimit(t *testing.T) {
 	for text, want := range map[string]time.Duration{"30s": 30 * time.Second, "0s": time.Minute, "2m": time.Minute} {
 		var c Config
@@ -197,6 +232,11 @@ func TestInvalidSettingValues(t *testing.T) {
 		{"a core with a name", "c.hcl", "client {\n reserved {\n cores = \"0,two\"\n}\n}", `c.hcl:3: cores: "0,two" is no list of cores: write them like "0,2-3"`},
 		{"a port with a name", "c.hcl", "client {\n reserved {\n reserved_ports = \"22,ssh\"\n}\n}", `c.hcl:3: reserved_ports: "ssh" is no port and no range of ports: write them like "22,8000-8010"`},
 		{"a duration without unit", "c.hcl", `client { gc_interval = "10" }`, `c.hcl:1: gc_interval: must be a duration, such as "90s"`},
+		{"a sink without a port", "c.hcl", "telemetry {\n statsd_address = \"127.0.0.1\"\n}", `c.hcl:2: statsd_address: "127.0.0.1" is not host:port, such as 127.0.0.1:8125`},
+		{"a sink at a path", "c.hcl", "telemetry {\n datadog_address = \"unix:///run/datadog.sock\"\n}", `c.hcl:2: datadog_address: "unix:///run/datadog.sock" is not host:port, such as 127.0.0.1:8125`},
+		{"a tag that has a comma", "c.hcl", "telemetry {\n datadog_tags = [\"a:b,c\"]\n}", `c.hcl:2: datadog_tags: "a:b,c" is not a tag such as "env:production"`},
+		{"a filter without a sign", "c.hcl", "telemetry {\n prefix_filter = [\"nomad.client\"]\n}", `c.hcl:2: prefix_filter: "nomad.client" has no sign: write +prefix to keep metrics and -prefix to omit them`},
+		{"an interval that is too short", "c.hcl", "telemetry {\n collection_interval = \"10ms\"\n}", `c.hcl:2: collection_interval: must be at least "1s"`},
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
 		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
 		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},

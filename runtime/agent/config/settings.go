@@ -35,7 +35,6 @@ const (
 	enterpriseOnlyReason = "it belongs to Nomad Enterprise"
 	notImplementedReason = "this build of nomad-lite cannot do that"
 	notNeededReason      = "nomad-lite does not need it"
-	metricsPulledReason  = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
 // set and the other functions that return settings are not inlined: inlining would create a closure for
@@ -272,44 +271,7 @@ var topLevelSettings = map[string]setting{
 		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
 		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
 	}},
-	"telemetry": {blockSettings: map[string]setting{
-		"prometheus_metrics":         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
-		"publish_allocation_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
-		"publish_node_metrics":       invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
-
-		"otlp": {blockSettings: otlpSettings},
-
-		"circonus_api_app":                       {ignoredReason: metricsPulledReason},
-		"circonus_api_token":                     {ignoredReason: metricsPulledReason},
-		"circonus_api_url":                       {ignoredReason: metricsPulledReason},
-		"circonus_broker_id":                     {ignoredReason: metricsPulledReason},
-		"circonus_broker_select_tag":             {ignoredReason: metricsPulledReason},
-		"circonus_check_display_name":            {ignoredReason: metricsPulledReason},
-		"circonus_check_force_metric_activation": {ignoredReason: metricsPulledReason},
-		"circonus_check_id":                      {ignoredReason: metricsPulledReason},
-		"circonus_check_instance_id":             {ignoredReason: metricsPulledReason},
-		"circonus_check_search_tag":              {ignoredReason: metricsPulledReason},
-		"circonus_check_tags":                    {ignoredReason: metricsPulledReason},
-		"circonus_submission_interval":           {ignoredReason: metricsPulledReason},
-		"circonus_submission_url":                {ignoredReason: metricsPulledReason},
-		"collection_interval":                    {ignoredReason: "metrics are collected when they are requested"},
-		"datadog_address":                        {ignoredReason: metricsPulledReason},
-		"datadog_tags":                           {ignoredReason: metricsPulledReason},
-		"disable_allocation_hook_metrics":        {ignoredReason: notNeededReason},
-		"disable_dispatched_job_summary_metrics": {ignoredReason: notNeededReason},
-		"disable_hostname":                       {ignoredReason: notNeededReason},
-		"disable_quota_utilization_metrics":      {ignoredReason: enterpriseOnlyReason},
-		"disable_rpc_rate_metrics_labels":        {ignoredReason: noServersReason},
-		"filter_default":                         {ignoredReason: notNeededReason},
-		"in_memory_collection_interval":          {ignoredReason: "metrics are collected when they are requested"},
-		"in_memory_retention_period":             {ignoredReason: "metrics are collected when they are requested"},
-		"include_alloc_metadata_in_metrics":      {ignoredReason: notImplementedReason},
-		"prefix_filter":                          {ignoredReason: notNeededReason},
-		"allowed_metadata_keys_in_metrics":       {ignoredReason: notImplementedReason},
-		"statsd_address":                         {ignoredReason: metricsPulledReason},
-		"statsite_address":                       {ignoredReason: metricsPulledReason},
-		"use_node_name":                          {ignoredReason: notNeededReason},
-	}},
+	"telemetry": {blockSettings: telemetrySettings},
 	"unix_sockets": {blockSettings: map[string]setting{
 		"group": textSetting(func(c *Config) *string { return &c.SocketGroup }),
 		"user":  {ignoredReason: "the unix socket belongs to the user of the agent"},

@@ -39,6 +39,7 @@ type Collector struct {
 	node     Node
 	nodeID   string
 	settings atomic.Pointer[metrics.Settings]
+	changed  atomic.Pointer[chan struct{}] // closed and replaced when the settings change
 
 	mu    sync.Mutex // held while usage is sampled, so that concurrent requests share a sample
 	usage usage
@@ -61,6 +62,7 @@ type taskUsage struct {
 // New returns a collector with the zero settings.
 func New(s *store.Store, n Node, nodeID string) *Collector {
 	c := &Collector{store: s, node: n, nodeID: nodeID}
+	c.changed.Store(new(make(chan struct{})))
 	c.SetSettings(metrics.Settings{})
 	return c
 }
@@ -68,10 +70,14 @@ func New(s *store.Store, n Node, nodeID string) *Collector {
 // SetSettings changes the settings from the next call of Gather on.
 func (c *Collector) SetSettings(s metrics.Settings) {
 	c.settings.Store(&s)
+	close(*c.changed.Swap(new(make(chan struct{}))))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.usage = usage{} // the earlier sample can lack what the settings select now
 }
+
+// settingsChanged returns a channel that is closed when the settings change.
+func (c *Collector) settingsChanged() <-chan struct{} { return *c.changed.Load() }
 
 // Settings returns the current settings, which must not be changed.
 func (c *Collector) Settings() *metrics.Settings { return c.settings.Load() }

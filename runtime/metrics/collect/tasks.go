@@ -56,16 +56,20 @@ func taskMetadata(alloc *api.Allocation, name string) map[string]string {
 	return model.MergedMeta(alloc.Job.Meta, group.Meta, group.Tasks[i].Meta)
 }
 
-// maxMetadataLabels is the maximum number of labels from the metadata of a job.
-const maxMetadataLabels = 32
+// Limits of the labels from the metadata of a job.
+const (
+	maxMetadataLabels = 32
+	maxMetadataName   = 128 // bytes
+)
 
 // metadataLabels returns metadata as names and values of labels. Characters that a name cannot have become
-// underscores. Keys whose names exist already are omitted.
+// underscores. Keys are omitted if their names are too long or
+// exist already.
 func metadataLabels(meta map[string]string, allowed []string) (labels []string) {
 	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		name := labelName(key)
-		if used[name] || allowed != nil && !slices.Contains(allowed, key) {
+		if used[name] || len(name) > maxMetadataName || len(allowed) > 0 && !slices.Contains(allowed, key) {
 			continue
 		}
 		used[name] = true

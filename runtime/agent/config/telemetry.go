@@ -1,0 +1,143 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+)
+
+// Reasons why settings of the telemetry block are ignored.
+const (
+	circonusReason = "metrics are sent to statsd, statsite and Datadog, and served at /v1/metrics"
+	inMemoryReason = "metrics are collected when they are requested"
+)
+
+// telemetrySettings are the settings of the telemetry block.
+var telemetrySettings = map[string]setting{
+	"prometheus_metrics":                     invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
+	"publish_allocation_metrics":             invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
+	"publish_node_metrics":                   invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
+	"disable_dispatched_job_summary_metrics": booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitDispatchedJobSummary }),
+	"disable_hostname":                       booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
+	"filter_default":                         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
+	"prefix_filter":                          {set: setPrefixFilter},
+	"collection_interval":                    {set: setCollectionInterval},
+	"include_alloc_metadata_in_metrics":      booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
+	"allowed_metadata_keys_in_metrics":       set(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
+	"statsd_address":                         sinkAddressSetting(metrics.Statsd),
+	"statsite_address":                       sinkAddressSetting(metrics.Statsite),
+	"datadog_address":                        sinkAddressSetting(metrics.Datadog),
+	"datadog_tags":                           {set: setDatadogTags},
+	"otlp":                                   {blockSettings: otlpSettings},
+
+	"circonus_api_app":                       {ignoredReason: circonusReason},
+	"circonus_api_token":                     {ignoredReason: circonusReason},
+	"circonus_api_url":                       {ignoredReason: circonusReason},
+	"circonus_broker_id":                     {ignoredReason: circonusReason},
+	"circonus_broker_select_tag":             {ignoredReason: circonusReason},
+	"circonus_check_display_name":            {ignoredReason: circonusReason},
+	"circonus_check_force_metric_activation": {ignoredReason: circonusReason},
+	"circonus_check_id":                      {ignoredReason: circonusReason},
+	"circonus_check_instance_id":             {ignoredReason: circonusReason},
+	"circonus_check_search_tag":              {ignoredReason: circonusReason},
+	"circonus_check_tags":                    {ignoredReason: circonusReason},
+	"circonus_submission_interval":           {ignoredReason: circonusReason},
+	"circonus_submission_url":                {ignoredReason: circonusReason},
+	"disable_allocation_hook_metrics":        {ignoredReason: notNeededReason},
+	"disable_quota_utilization_metrics":      {ignoredReason: enterpriseOnlyReason},
+	"disable_rpc_rate_metrics_labels":        {ignoredReason: noServersReason},
+	"in_memory_collection_interval":          {ignoredReason: inMemoryReason},
+	"in_memory_retention_period":             {ignoredReason: inMemoryReason},
+	"use_node_name":                          {ignoredReason: "the label host is always the name of the node"},
+}
+
+// minCollectionInterval is the shortest collection interval: drivers need some time for a sample.
+const minCollectionInterval = time.Second
+
+func setCollectionInterval(c *Config, i configItem) error {
+	d, err := i.parseDuration()
+	if err != nil {
+		return err
+	}
+	if d < minCollectionInterval {
+		return fmt.Errorf("must be at least %q", minCollectionInterval)
+	}
+	c.Telemetry.CollectionInterval = d
+	return nil
+}
+
+func setPrefixFilter(c *Config, i configItem) error {
+	rules, err := i.parseStringList()
+	if err != nil {
+		return err
+	}
+	var unused []string
+	for _, rule := range rules {
+		var unusedErr *metrics.UnusedRuleError
+		err := metrics.CheckFilterRule(rule)
+		switch {
+		case errors.As(err, &unusedErr):
+			unused = append(unused, strconv.Quote(rule))
+		case err != nil:
+			return err
+		}
+	}
+	c.Telemetry.Filter.Rules = rules
+	if len(unused) > 0 {
+		return &weakSettingError{"no metric has the prefix of " + strings.Join(unused, ", ")}
+	}
+	return nil
+}
+
+// sinkAddressSetting returns a setting for the address of a service to which metrics are sent. An empty address removes
+// the service.
+//
+//go:noinline
+func sinkAddressSetting(p metrics.Protocol) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		address, err := i.parseString()
+		if err != nil {
+			return err
+		}
+		sink := c.sink(p)
+		if address == "" {
+			sink.Address = ""
+			return nil
+		}
+		host, port, err := net.SplitHostPort(address)
+		number, portErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || host == "" || portErr != nil || number == 0 {
+			return fmt.Errorf("%q is not host:port, such as 127.0.0.1:8125", address)
+		}
+		sink.Address = address
+		return nil
+	}}
+}
+
+func setDatadogTags(c *Config, i configItem) error {
+	tags, err := i.parseStringList()
+	if err != nil {
+		return err
+	}
+	if n := slices.IndexFunc(tags, func(tag string) bool { return tag == "" || strings.ContainsAny(tag, "|,# \t\r\n") }); n >= 0 {
+		return fmt.Errorf("%q is not a tag such as \"env:production\"", tags[n])
+	}
+	c.sink(metrics.Datadog).Tags = tags
+	return nil
+}
+
+// sink returns the sink of a protocol, which it adds if there is none.
+func (c *Config) sink(p metrics.Protocol) *metrics.Sink {
+	n := slices.IndexFunc(c.Telemetry.Sinks, func(s metrics.Sink) bool { return s.Protocol == p })
+	if n < 0 {
+		n = len(c.Telemetry.Sinks)
+		c.Telemetry.Sinks = append(c.Telemetry.Sinks, metrics.Sink{Protocol: p})
+	}
+	return &c.Telemetry.Sinks[n]
+}
