@@ -143,7 +143,7 @@ var Definitions = []*Definition{
 	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Labels: hookLabels, buckets: hookBuckets},
 	{Name: "nomad_lite_hook_failures_total", Kind: Counter, Help: "Number of calls of a hook at a hook point that failed.", Labels: hookLabels},
 
-	{Name: "nomad_lite_plugin_up", Help: "1 if a process of the plugin runs, 0 if not; an unused builtin has no process.", Labels: []string{"plugin", "type"}},
+	{Name: "nomad_lite_plugin_up", Help: "1 if a process of the plugin runs or the plugin is not used, 0 if not.", Labels: []string{"plugin", "type"}},
 	{Name: "nomad_lite_plugin_restarts_total", Kind: Counter, Help: "Number of processes of the plugin that have exited.", Labels: []string{"plugin", "type"}},
 	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Labels: callLabels, buckets: callBuckets},
 	{Name: "nomad_lite_plugin_call_failures_total", Kind: Counter, Help: "Number of calls of a plugin that returned an error, by class of the method.", Labels: callLabels},

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -113,9 +114,17 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 		r.addHost(node, u.host)
 	}
 	for i := range u.tasks {
-		r.addTaskUsage(&u.tasks[i])
+		// The sample of a task that has ended since, or of an ended task of a running allocation, is no current usage.
+		if alloc := s.Allocation(nil, u.tasks[i].alloc.ID); alloc != nil && isTaskRunning(alloc, u.tasks[i].task) {
+			r.addTaskUsage(&u.tasks[i])
+		}
 	}
 	return r.Families()
+}
+
+func isTaskRunning(alloc *api.Allocation, task string) bool {
+	state := alloc.TaskStates[task]
+	return !alloc.ClientTerminalStatus() && state != nil && state.State == model.TaskRunning
 }
 
 // sampleUsage returns the usage of the machine and of running tasks, from the last sample if that is recent.

@@ -41,7 +41,14 @@ func (n *fakeNode) HostStats(context.Context) hoststats.Stats {
 }
 
 func (*fakeNode) Plugins() []supervisor.Plugin {
-	return []supervisor.Plugin{{Name: "docker", Serves: supervisor.PluginKey{Type: base.TypeDriver, Name: "docker"}, PID: 7, Restarts: 2}, {Name: "never-started"}}
+	key := supervisor.PluginKey{Type: base.TypeDriver, Name: "docker"}
+	return []supervisor.Plugin{
+		{Name: "docker", Serves: key, PID: 7, Restarts: 2},
+		{Name: "old-docker", Serves: key, SupersededBy: "docker"},
+		{Name: "exec", Serves: supervisor.PluginKey{Type: base.TypeDriver, Name: "exec"}, Idle: true},
+		{Name: "crashing", Serves: supervisor.PluginKey{Type: base.TypeHook, Name: "crashing"}},
+		{Name: "never-started"},
+	}
 }
 
 func (*fakeNode) Keeper() *keeper.Client { return nil }
@@ -129,7 +136,8 @@ func TestGatherCountsStates(t *testing.T) {
 		"nomad_client_unallocated_cpu" + node + " 3700",
 		"nomad_client_uptime" + node + " 7",
 		"nomad_client_host_cpu_total_ticks_count" + node + " 9",
-		`nomad_lite_plugin_up{plugin="docker",type="driver"} 1`,
+		"# TYPE nomad_lite_plugin_up gauge\n" + `nomad_lite_plugin_up{plugin="docker",type="driver"} 1` + "\n" +
+			`nomad_lite_plugin_up{plugin="exec",type="driver"} 1` + "\n" + `nomad_lite_plugin_up{plugin="crashing",type="hook"} 0`,
 		`nomad_lite_plugin_restarts_total{plugin="docker",type="driver"} 2`,
 		`nomad_lite_tasks{state="pending"} 2`,
 		`nomad_lite_tasks{state="running"} 1`,

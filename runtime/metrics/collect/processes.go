@@ -14,14 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 )
 
-// addPlugins adds the states of the plugins' processes. The type of a plugin is unknown until it has run.
+// addPlugins adds the states of the plugins, except those that are replaced by others or have never run, whose type
+// is unknown.
 func (r *reading) addPlugins(plugins []supervisor.Plugin) {
 	for _, p := range plugins {
-		if p.Serves.Name == "" {
+		if p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
 		labels := metrics.NewLabels("plugin", p.Name, "type", p.Serves.Type.String())
-		r.Add("nomad_lite_plugin_up", toFloat(p.PID != 0), labels)
+		r.Add("nomad_lite_plugin_up", toFloat(p.PID != 0 || p.Idle), labels)
 		r.Add("nomad_lite_plugin_restarts_total", float64(p.Restarts), labels)
 	}
 }
