@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // scriptAction is the action that a job or the operator has configured for a hook
@@ -124,6 +125,9 @@ func runCommand(ctx context.Context, command []string, o hookPayload) (output st
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = append(o.envList(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
+	if traceparent := sdk.Traceparent(ctx); traceparent != "" {
+		cmd.Env = append(cmd.Env, "TRACEPARENT="+traceparent)
+	}
 	cmd.Stdin = bytes.NewReader(about)
 	var t tailBuffer
 	cmd.Stdout, cmd.Stderr = &t, &t
@@ -164,6 +168,9 @@ func sendRequest(ctx context.Context, a *scriptAction, o hookPayload) (output st
 		req.Header.Set("Content-Type", kind)
 	}
 	req.Header.Set("User-Agent", "nomad-lite")
+	if traceparent := sdk.Traceparent(ctx); traceparent != "" {
+		req.Header.Set("traceparent", traceparent)
+	}
 	for key, value := range a.Headers {
 		req.Header.Set(key, value)
 	}
