@@ -445,3 +445,31 @@ job "batch" {
   }
 }
 `
+
+// BenchmarkTraces measures how long 100 allocations take to complete, without a collector, with one, and with
+// one that does not answer.
+func BenchmarkTraces(b *testing.B) {
+	const count = 100
+	released := make(chan struct{})
+	hanging := otlptest.NewHTTP(b, func(http.ResponseWriter, *http.Request) bool { <-released; return true })
+	defer close(released)
+	for _, bench := range []struct{ name, endpoint string }{
+		{"none", ""}, {"collector", otlptest.NewHTTP(b, nil).URL}, {"silent", hanging.URL},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			settings := ""
+			if bench.endpoint != "" {
+				settings = fmt.Sprintf("telemetry {\n otlp {\n endpoint = %q\n }\n}\n", bench.endpoint)
+			}
+			a := startBenchAgent(b, b.TempDir(), settings)
+			defer a.end(b, syscall.SIGINT)
+			round := 0
+			for b.Loop() {
+				round++
+				id := fmt.Sprint("true-", round)
+				a.run(b, "batch", id, count, "/bin/true")
+				a.waitStatus(b, id, count, api.AllocClientStatusComplete)
+			}
+		})
+	}
+}
