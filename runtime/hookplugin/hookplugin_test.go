@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -363,6 +364,27 @@ func TestDeadlines(t *testing.T) {
 			cancel()
 		}
 	})
+}
+
+// The trace context of a call is in its request, and not in the record of a pending cleanup.
+func TestTraceparent(t *testing.T) {
+	var received []string
+	s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		received = append(received, g.Traceparent)
+		return errors.New("the database is away")
+	}}
+	p := newTestHook(s, "t")
+	for _, ctx := range []context.Context{base.WithTraceparent(t.Context(), "00-1-2-01"), t.Context()} {
+		if _, err := p.Stop(ctx, hook.TaskStopRequest{}); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	if !slices.Equal(received, []string{"00-1-2-01", ""}) {
+		t.Errorf("the plugin got %q", received)
+	}
+	if d := s.cleanups["a/t/stamp/stop"]; d.Stop == nil || d.Stop.Traceparent != "" {
+		t.Errorf("pending %+v", s.cleanups)
+	}
 }
 
 func TestPendingCleanupIsRetried(t *testing.T) {
