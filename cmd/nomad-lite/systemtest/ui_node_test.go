@@ -241,4 +241,3 @@ func testEventPage(t *testing.T, s *testAgent, b *browser) {
 		t.Error("an event of another topic is shown")
 	}
 }
-
