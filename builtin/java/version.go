@@ -7,10 +7,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
+
+// RuntimeMayExist reports whether the program java is in a directory of the PATH of this process. An agent without
+// it needs no plugin process to find that out.
+func RuntimeMayExist() bool {
+	_, err := findProgram()
+	return err == nil
+}
 
 // findProgram returns the path of the program java that is in a directory of the PATH of this process. It
 // has no symbolic links, which can lead through directories that tasks do not have.
@@ -78,6 +87,10 @@ func readVersion(ctx context.Context, program string) (jvmVersion, error) {
 	cmd := exec.CommandContext(ctx, program, "-version")
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
+	// The virtual machine must not outlive this process: the agent would take it for a task.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the kernel sends the signal when the thread exits that has started the process
+	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		return jvmVersion{}, fmt.Errorf("%s -version: no result within %v", program, versionTimeout)

@@ -40,6 +40,13 @@ type Builtin struct {
 
 	// Config is the configuration if no plugin block has one.
 	Config map[string]any
+
+	// OnDemand means that the process is stopped soon after the first fingerprint, and runs again when a task
+	// needs it. Without it an unused process runs for a minute.
+	OnDemand bool
+
+	// SlowFingerprint means that a node is ready without the first fingerprint.
+	SlowFingerprint bool
 }
 
 // Config is the input of New: where plugins come from.
@@ -77,6 +84,9 @@ type Entry struct {
 	Type    base.Type    // type of a builtin; other plugins report theirs at run time
 	Version string       // version of a builtin
 	Block   *PluginBlock // configuration of the plugin; nil if it has none
+
+	OnDemand        bool // see Builtin.OnDemand
+	SlowFingerprint bool // see Builtin.SlowFingerprint
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -255,7 +265,10 @@ func (cfg *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool)
 
 // entry returns the entry of a builtin plugin, with its block if there is one.
 func (b Builtin) entry(block *PluginBlock) Entry {
-	e := Entry{Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block}
+	e := Entry{
+		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
+		OnDemand: b.OnDemand, SlowFingerprint: b.SlowFingerprint,
+	}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver
 	}

@@ -40,7 +40,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
-	if !l.waitForFirstRequest(ctx) {
+	if !l.waitForPromptPlugins(ctx) || !l.waitForFirstRequest(ctx) {
 		return
 	}
 	var consecutiveFailures failureCounter
@@ -194,6 +194,23 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	}
 }
 
+// waitForPromptPlugins blocks before the launch of a builtin with a slow fingerprint until the other plugins have
+// reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
+// not block for a plugin that an earlier supervisor has left running. It returns false when ctx has ended.
+func (l *pluginLoop) waitForPromptPlugins(ctx context.Context) bool {
+	m := l.plugin
+	if !m.entry.SlowFingerprint || l.s.recordedPlugins.mayBeRunning(m.entry) {
+		return true
+	}
+	l.s.updateAndNotify(func() {
+		m.launchAttempted = true
+		l.s.registry.updateFirstLaunchesDone()
+	})
+	limit := time.NewTimer(readyTimeout)
+	defer limit.Stop()
+	return l.s.waitFor(ctx, (*registry).promptStatesKnown, limit.C) == nil
+}
+
 // waitForFirstRequest blocks until a builtin hook is requested, because most nodes never need it.
 // It does not block for other plugins, and for a hook that an earlier supervisor has left
 // running. It returns false when ctx has ended.
@@ -298,6 +315,12 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		defer ticker.Stop()
 		idleCheck = ticker.C
 	}
+	var demandCheck <-chan time.Time
+	if m.entry.OnDemand && idleCheck != nil {
+		timer := time.NewTimer(demandTimeout)
+		defer timer.Stop()
+		demandCheck = timer.C
+	}
 	for done := false; !done; {
 		select {
 		case <-inst.Done():
@@ -311,6 +334,11 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		case <-idleCheck:
 			stopped.launchRequested = l.releaseIfIdle(served)
 			done = stopped.launchRequested != nil
+		case <-demandCheck:
+			if l.driverIsHealthy() {
+				stopped.launchRequested = l.releaseIfIdle(served)
+				done = stopped.launchRequested != nil
+			}
 		}
 	}
 	cancel()
@@ -338,6 +366,13 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 		}
 	})
 	return requested
+}
+
+// driverIsHealthy reports whether the driver that the plugin serves has reported that it is healthy.
+func (l *pluginLoop) driverIsHealthy() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.s.registry.drivers[l.plugin.info.Name].Healthy
 }
 
 // updateDriverInfo changes the DriverInfo of the driver that the plugin serves.

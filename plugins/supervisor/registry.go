@@ -36,7 +36,7 @@ type managedPlugin struct {
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
 	info            base.Info         // info of the latest process; zero before the first
 	hookDescription *hook.Description // description of the latest process; nil for a driver
-	// launchAttempted: the first launch has succeeded or failed, or waits for a request.
+	// launchAttempted: the first launch has succeeded or failed, or waits for a request or for other plugins.
 	launchAttempted bool
 	fingerprinted   bool // fingerprinted: the first fingerprint has arrived; always true for a hook
 	exits           processExits
@@ -268,17 +268,26 @@ func (r *registry) updateFirstLaunchesDone() {
 
 // allStatesKnown reports whether each plugin has reported its state or has failed to start.
 func (r *registry) allStatesKnown() bool {
-	return r.firstLaunchesDone && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
+	return r.firstLaunchesDone && r.statesKnown(func(*managedPlugin) bool { return true })
+}
+
+// promptStatesKnown is allStatesKnown without the builtins whose fingerprint is slow.
+func (r *registry) promptStatesKnown() bool {
+	return r.firstLaunchesDone && r.statesKnown(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
+}
+
+// knownPluginStatesKnown is promptStatesKnown without the external plugins of which it is unknown whether they ever
+// worked.
+func (r *registry) knownPluginStatesKnown() bool {
+	return r.statesKnown(func(m *managedPlugin) bool {
+		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
 	})
 }
 
-// knownPluginStatesKnown is allStatesKnown without the external plugins of which it is unknown whether they ever
-// worked.
-func (r *registry) knownPluginStatesKnown() bool {
+// statesKnown reports whether each of the selected plugins has reported its state or has failed to start.
+func (r *registry) statesKnown(selected func(*managedPlugin) bool) bool {
 	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		isKnown := m.entry.Builtin || m.lastServedKey != PluginKey{}
-		return isKnown && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
+		return selected(m) && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
 	})
 }
 

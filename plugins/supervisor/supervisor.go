@@ -51,6 +51,10 @@ const unknownPluginTimeout = 800 * time.Millisecond
 // idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
 
+// demandTimeout is the time after which a process that runs only on demand is stopped, if its driver has reported
+// that it is healthy and was not requested.
+const demandTimeout = time.Second
+
 // Config is the argument of New.
 type Config struct {
 	Catalog *catalog.Catalog
@@ -83,7 +87,8 @@ type Config struct {
 	// HasTasks reports whether a driver or hook has tasks, or is about to get some. A builtin that
 	// is not busy and was not requested for a minute is stopped, and started again on request;
 	// its last fingerprint stays valid meanwhile. A builtin hook is not started before the
-	// first request. Nil keeps builtins running.
+	// first request. A builtin of a catalog entry with OnDemand is stopped a second after its start,
+	// if its driver is healthy by then. Nil keeps builtins running.
 	HasTasks func(PluginKey) bool
 
 	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran
@@ -482,6 +487,19 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
+// UnusedPIDs returns the pids of the processes that cannot have tasks: this supervisor has launched them, and neither
+// Driver nor Hook has returned their plugins.
+func (s *Supervisor) UnusedPIDs() (pids []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.registry.plugins {
+		if _, reattached := m.inst.(reattachedPlugin); m.inst != nil && !reattached && m.lastAcquired.IsZero() {
+			pids = append(pids, m.inst.PID())
+		}
+	}
+	return pids
+}
+
 // Changed returns a channel that is closed when the results of Drivers, DeviceGroups or Plugins
 // next change. Callers must call Changed before these methods, to miss no change.
 func (s *Supervisor) Changed() <-chan struct{} {
@@ -490,13 +508,13 @@ func (s *Supervisor) Changed() <-chan struct{} {
 	return s.infoChanged
 }
 
-// Ready blocks until every driver has reported its first fingerprint, but at most until two
-// seconds after New, and 800 ms if the others are external plugins that are not known to Config.LastServedKey.
+// Ready blocks until every driver has reported its first fingerprint, except builtins with a slow one, but at most
+// until two seconds after New, and 800 ms if the others are external plugins that are not known to Config.LastServedKey.
 // For a later fingerprint see Changed. An error is the cause of the end of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
-	if err := s.waitFor(ctx, (*registry).allStatesKnown, unknownLimit.C); err != nil {
+	if err := s.waitFor(ctx, (*registry).promptStatesKnown, unknownLimit.C); err != nil {
 		return err
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))

@@ -285,6 +285,7 @@ func (a *Agent) Run(ctx context.Context) {
 	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
+	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) }) // starting and stopping a process reads pages of the program
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
 	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
 	backgroundWG.Go(func() {
@@ -464,7 +465,7 @@ func (a *Agent) Close() error {
 	}
 	remaining := new(remainingProcesses)
 	if a.helperProcesses.keeper != nil && !a.dataDirectory.ephemeralState {
-		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper)
+		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper, a.plugins.unusedPIDs())
 	}
 	if a.plugins != nil {
 		a.plugins.close()

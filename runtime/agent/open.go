@@ -165,7 +165,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: nodeForHooks(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
 			nodes := a.currentNodeRunner()
-			return nodes == nil || nodes.UsesPlugin(what)
+			return nodes == nil || !nodes.HasLoadedPreviousAllocs() || nodes.UsesPlugin(what)
 		},
 		OnTaskEvent:    a.forwardTaskEvent,
 		OnCall:         metrics.ObservePluginCall,

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,6 +79,35 @@ func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
 	case <-ctx.Done():
 	}
 	runningWG.Wait()
+}
+
+// watchProcesses calls onChange when a plugin process has started or is no longer used, until ctx ends.
+func (p *plugins) watchProcesses(ctx context.Context, onChange func()) {
+	var pids []int
+	for {
+		changed := p.supervisor.Changed()
+		var currentPIDs []int
+		for _, plugin := range p.supervisor.Plugins() {
+			currentPIDs = append(currentPIDs, plugin.PID)
+		}
+		if !slices.Equal(pids, currentPIDs) {
+			pids = currentPIDs
+			onChange()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// unusedPIDs implements supervisor.Supervisor.UnusedPIDs. p may be nil.
+func (p *plugins) unusedPIDs() []int {
+	if p == nil {
+		return nil
+	}
+	return p.supervisor.UnusedPIDs()
 }
 
 // reload replaces the plugins and the rules for hooks.

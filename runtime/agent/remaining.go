@@ -69,8 +69,9 @@ func (r *processRetention) keepsPlugin(what supervisor.PluginKey, pid int) bool 
 
 // decideRemaining returns the processes that must continue. It assumes that no task runs only if neither the
 // state nor the keeper has one: an agent can end before it has restored its tasks, and the state can be
-// lost. nodes is nil if Agent.Run was not called.
-func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client) *remainingProcesses {
+// lost. nodes is nil if Agent.Run was not called. unusedPIDs are the plugin processes that have no tasks, whatever
+// child processes they have.
+func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client, unusedPIDs []int) *remainingProcesses {
 	remaining := r.remainingByState()
 	if nodes != nil {
 		for what := range nodes.PluginsLeftRunning() {
@@ -85,6 +86,9 @@ func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.C
 		remaining.keepAll()
 	}
 	for _, p := range parents {
+		if slices.Contains(unusedPIDs, p.PID) {
+			continue
+		}
 		remaining.taskMayRun = true
 		if remaining.pluginPIDs == nil {
 			remaining.pluginPIDs = make(map[int]bool)

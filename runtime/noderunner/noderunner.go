@@ -137,6 +137,16 @@ func New(c Config) *Runner {
 // allocations of an earlier agent.
 func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAllocsLoaded }
 
+// HasLoadedPreviousAllocs reports whether Alloc finds the allocations of an earlier agent.
+func (r *Runner) HasLoadedPreviousAllocs() bool {
+	select {
+	case <-r.previousAllocsLoaded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Run runs the allocations that the source assigns until ctx ends. If the cause is
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
 // returns when all runners have returned. It must be called once.
