@@ -177,8 +177,8 @@ func SuggestedDrivers(names []string) []string {
 // not available here.
 var driverAlternatives = map[string]string{
 	"docker": "It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block \"docker\" in the agent's configuration",
-	"exec":   "An agent has it with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
-	"java":   "It needs a Java runtime and, on an agent, a plugin block \"java\" in the configuration. raw_exec runs the command java, and does not isolate the task",
+	"exec":   "An agent of root has it, and another agent with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
+	"java":   "An agent of root has it if the program java is in its PATH. raw_exec runs the command java, and does not isolate the task",
 	"podman": "Its plugin is the program nomad-driver-podman",
 }
 

@@ -56,8 +56,8 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 }
 
 // PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
-// enabled it, or if only root can submit jobs; the driver docker, if it has a plugin block or there is an engine; the other
-// drivers, if they have a plugin block.
+// enabled it, or if only root can submit jobs. The other drivers need a plugin block, except docker if there is an engine,
+// and, if the agent is root, exec, and java if there is a Java runtime.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -67,18 +67,36 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
-		case name == docker.Name && !named && !docker.EngineMayExist():
+		case !named && !startsWithoutBlock(name):
 			continue
-		case name != rawexec.Name && name != docker.Name && !named:
-			continue // a plugin of exec or java is one more process; the other builtin drivers are for tests
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
+		if !named {
+			builtin.OnDemand = name == exec.Name || name == java.Name
+			builtin.SlowFingerprint = name == java.Name // the fingerprint starts a virtual machine
+		}
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {
 			builtin.Config = builtins.DevPluginConfigs[name]
 		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)
+}
+
+// startsWithoutBlock reports whether an agent has a builtin driver without a plugin block. Drivers that are for tests
+// need a block.
+func startsWithoutBlock(driver string) bool {
+	switch driver {
+	case rawexec.Name:
+		return true
+	case docker.Name:
+		return docker.EngineMayExist()
+	case exec.Name:
+		return os.Geteuid() == 0
+	case java.Name:
+		return os.Geteuid() == 0 && java.RuntimeMayExist()
+	}
+	return false
 }
 
 // isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.

@@ -2,6 +2,7 @@ package agentconfig
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -28,6 +29,52 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 		}
 		if got := isRawExecEnabled(&c); got != enabled {
 			t.Errorf("%s: enabled is %v, want %v", text, got, enabled)
+		}
+	}
+}
+
+func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
+	withJava := t.TempDir()
+	if err := os.WriteFile(filepath.Join(withJava, "java"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	isRoot := os.Geteuid() == 0
+	for _, c := range []struct {
+		text, path string
+		exec, java string // expected entries: "" if there is none, "on demand" or "always"
+	}{
+		{path: withJava, exec: "on demand", java: "on demand"},
+		{path: t.TempDir(), exec: "on demand"},
+		{text: "plugin \"exec\" {}\nplugin \"java\" {}\n", path: t.TempDir(), exec: "always", java: "always"},
+		{text: "client {\n options {\n  \"driver.denylist\" = \"exec,java\"\n }\n}", path: withJava},
+		{text: "client {\n options {\n  \"driver.allowlist\" = \"raw_exec,java\"\n }\n}", path: withJava, java: "on demand"},
+	} {
+		t.Setenv("PATH", c.path)
+		var parsed config.Config
+		if diags := parsed.Parse("agent.hcl", []byte(c.text)); diags.HasErrors() {
+			t.Fatalf("%s: %v", c.text, diags)
+		}
+		plugins, err := PluginCatalog(&parsed, false, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", c.text, err)
+		}
+		for driver, want := range map[string]string{"exec": c.exec, "java": c.java} {
+			if !isRoot && want == "on demand" {
+				want = "" // without root a driver needs a plugin block
+			}
+			got := ""
+			for _, e := range plugins.Entries() {
+				switch {
+				case e.Name != driver:
+				case e.OnDemand:
+					got = "on demand"
+				default:
+					got = "always"
+				}
+			}
+			if got != want {
+				t.Errorf("%q: %s is %q, want %q", c.text, driver, got, want)
+			}
 		}
 	}
 }

@@ -209,10 +209,12 @@ func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
 }
 
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
-// by kind. It leaves out the agent and the parser of job files.
+// by kind. It leaves out the agent, the parser of job files and the plugins that run on demand.
 func (n *agentStartFixture) processesByKind() map[string][]process.ID {
 	all := groupProcessesByKind(findNodeProcesses(n.dataDir))
-	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParserCommand })
+	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool {
+		return kind == "agent" || kind == agent.JobParserCommand || kind == onDemandPluginKind
+	})
 	return all
 }
 

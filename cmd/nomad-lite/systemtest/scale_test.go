@@ -175,7 +175,8 @@ func (r *scaleRun) startTasks() {
 func (r *scaleRun) killAgentAndPlugins() {
 	r.Helper()
 	r.agent.end(r, syscall.SIGKILL)
-	plugins := groupProcessesByKind(findNodeProcesses(r.dir))["plugin"]
+	processes := groupProcessesByKind(findNodeProcesses(r.dir))
+	plugins := slices.Concat(processes["plugin"], processes[onDemandPluginKind])
 	if len(plugins) == 0 {
 		r.Fatal("no plugin runs")
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -254,8 +256,12 @@ func (m *killableAgent) end(how string) {
 // nodeProcess is one process of a node.
 type nodeProcess struct {
 	process.ID
-	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
+	kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
 }
+
+// onDemandPluginKind is the kind of the plugin processes of exec and java. An agent of root starts them for their
+// fingerprints, and stops them at a time that does not depend on what a test does.
+const onDemandPluginKind = "on-demand-plugin"
 
 // findNodeProcesses returns the processes that have the data directory in their environment. It skips
 // the child processes of tasks.
@@ -287,6 +293,9 @@ func findNodeProcesses(data string) (found []nodeProcess) {
 		kind := allocID + "/" + taskName
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
+			if kind == "plugin" && (argv[3] == execdriver.Name || argv[3] == java.Name) {
+				kind = onDemandPluginKind
+			}
 		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
 			kind = name
 		} else if bytes.Contains(environ, []byte("\x00DHV_OPERATION=")) {
