@@ -373,7 +373,7 @@ func testCancelledStart(t tb, h *testHost) {
 				t.Fatalf("StartTask with the id of a StartTask that was cancelled after %v, and then destroyed: %v", timeout, lastErr)
 			}
 		}
-		if err := d.StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+		if err := d.StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
 			t.Errorf("StopTask: %v", err)
 		}
 		s.destroy()
@@ -406,6 +406,10 @@ func testFailedTask(t tb, h *testHost) {
 	}
 }
 
+// stopKillTimeout is the kill timeout of a task whose end is not what the case examines. A task that has just
+// started can ignore the signal: it has no handler yet.
+const stopKillTimeout = time.Second
+
 func testStopTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	waited := make(chan error, 1)
@@ -413,7 +417,7 @@ func testStopTask(t tb, h *testHost) {
 		_, err := s.driver().WaitTask(t.Context(), s.config.ID)
 		waited <- err
 	}()
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
@@ -594,7 +598,7 @@ func testConcurrentTasks(t tb, h *testHost) {
 					}
 				})
 			}
-			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+			if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
 			taskCalls.Wait()
@@ -626,7 +630,7 @@ func testRecoverAfterCrash(t tb, h *testHost) {
 	if err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("the recovered task is not running: %+v, %v", status, err)
 	}
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask of a recovered task: %v", err)
 	}
 	s.wait()

@@ -117,7 +117,7 @@ func (h *testHost) countChildren(t tb) (count int, err error) {
 func (h *testHost) runTaskOnce(t tb) {
 	t.Helper()
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	s.wait()
@@ -149,7 +149,7 @@ func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.Ta
 	if _, _, err := p.driver.StartTask(t.Context(), config); err != nil {
 		t.Fatalf("StartTask: %v", err)
 	}
-	if err := p.driver.StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+	if err := p.driver.StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
 	}
 	if err := p.driver.DestroyTask(t.Context(), config.ID, true); err != nil {
@@ -218,7 +218,7 @@ func testCrashDuringStart(t tb, h *testHost) {
 			t.Fatalf("StartTask in another process, after SIGKILL of the first: %v", err)
 		}
 		s.handle = handle
-		if err := s.driver().StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+		if err := s.driver().StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
 			t.Errorf("StopTask: %v", err)
 		}
 		s.destroy()
@@ -227,7 +227,7 @@ func testCrashDuringStart(t tb, h *testHost) {
 
 func testCrashBeforeDestroy(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	h.crashPlugin(t)

@@ -122,7 +122,7 @@ func testTaskEvents(t tb, h *testHost) {
 		t.Fatalf("TaskEvents: %v", err)
 	}
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	const eventDelay = 100 * time.Millisecond
@@ -200,13 +200,13 @@ func testStopTwice(t tb, h *testHost) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+			if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 				t.Errorf("StopTask beside another StopTask: %v", err)
 			}
 		})
 	}
 	wg.Wait()
-	if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+	if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask of a stopped task: %v", err)
 	}
 }
