@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -264,7 +265,13 @@ func (w *callWatch) overrideHealthLocked(info *DriverInfo) {
 // watchedDriver is a driver whose calls are watched by a callWatch.
 type watchedDriver struct {
 	driver.Driver
-	callWatch *callWatch
+	callWatch    *callWatch
+	mayHaveTasks atomic.Bool // the process was called to start or recover a task, or to create a network
+}
+
+func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	d.mayHaveTasks.Store(true)
+	return d.Driver.StartTask(ctx, c)
 }
 
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
@@ -280,6 +287,7 @@ func (d *watchedDriver) Capabilities(ctx context.Context) (_ *driver.Capabilitie
 }
 
 func (d *watchedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) (err error) {
+	d.mayHaveTasks.Store(true)
 	id := ""
 	if handle != nil && handle.Config != nil {
 		id = handle.Config.ID
@@ -314,6 +322,7 @@ func (d *watchedDriver) SignalTask(ctx context.Context, taskID, signal string) (
 }
 
 func (d *watchedDriver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, _ bool, err error) {
+	d.mayHaveTasks.Store(true)
 	c := d.callWatch.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
 	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.CreateNetwork(ctx, allocID, hostname)

@@ -270,7 +270,7 @@ func (l *pluginLoop) register(inst pluginInstance) (err error) {
 		}
 		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
-			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
+			m.driver = &watchedDriver{Driver: inst.Driver(), callWatch: l.s.newCallWatch(m, inst)}
 		}
 		_, m.hookDescription = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type == base.TypeHook // a hook has no fingerprint

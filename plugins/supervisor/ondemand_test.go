@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 func onDemandEntry(name string) catalog.Entry {
@@ -100,16 +101,15 @@ func TestSlowFingerprintDoesNotDelayReady(t *testing.T) {
 
 func TestUnusedPIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("a")}, func(context.Context, string, int) (*fakePlugin, error) { return newFakePlugin("a", "1"), nil })
-		if err := s.Ready(t.Context()); err != nil {
+		s, d, _, _ := startSupervisorOfHangingDriver(t)
+		if got := s.UnusedPIDs(); !slices.Equal(got, []int{42}) {
+			t.Errorf("unused after a request without a task: %v", got)
+		}
+		if err := d.RecoverTask(t.Context(), &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.UnusedPIDs(); !slices.Equal(got, []int{42}) {
-			t.Errorf("unused before the first request: %v", got)
-		}
-		mustDriver(t, s, "a")
 		if got := s.UnusedPIDs(); len(got) != 0 {
-			t.Errorf("unused after a request: %v", got)
+			t.Errorf("unused with a task: %v", got)
 		}
 	})
 }

@@ -487,13 +487,13 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// UnusedPIDs returns the pids of the processes that cannot have tasks: this supervisor has launched them, and neither
-// Driver nor Hook has returned their plugins.
+// UnusedPIDs returns the pids of the driver processes that cannot have tasks: this supervisor has launched them, and no
+// caller has started or recovered a task.
 func (s *Supervisor) UnusedPIDs() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
-		if _, reattached := m.inst.(reattachedPlugin); m.inst != nil && !reattached && m.lastAcquired.IsZero() {
+		if _, reattached := m.inst.(reattachedPlugin); m.inst != nil && !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load() {
 			pids = append(pids, m.inst.PID())
 		}
 	}
