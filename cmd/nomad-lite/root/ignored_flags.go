@@ -12,7 +12,7 @@ import (
 
 const (
 	noVaultReason   = "Consul and Vault are not a part of it"
-	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
+	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' opens the page"
 	// noIgnoredFlagWarning is for ignored flags without a message, because their effect is the default.
 	noIgnoredFlagWarning = ""
 )
@@ -34,7 +34,6 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"plugin status, volume status", "short", noIgnoredFlagWarning},
 	{"volume delete", "secret=", "secrets are for CSI volumes"},
 	{"plugin status", "type=", "all types of plugins are shown"},
-	{"ui", "authenticate", "there is no page to log in to"},
 	{"agent", "client server", noIgnoredFlagWarning},
 	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
 	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},

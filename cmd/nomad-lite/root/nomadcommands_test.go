@@ -108,7 +108,7 @@ var nomadCommands = []nomadCommand{
 	{"namespace list", "json t", supported, ""},
 	{"namespace status", "json t", supported, ""},
 	{"status", "ui verbose", supported, ""},
-	{"ui", "authenticate show-url", supported, "prints the address, and opens no browser; without `-show-url` the bare address"},
+	{"ui", "authenticate show-url", supported, "without a browser prints the address; with an agent that listens only on its unix socket serves the page until Ctrl-C"},
 	{"version", "", supported, "the version of nomad-lite; that of the API is in `agent-info`"},
 	{"fmt", "check list recursive write", supported, ""},
 	{"config validate", "", supported, ""},

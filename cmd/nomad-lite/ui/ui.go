@@ -2,9 +2,12 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
@@ -14,14 +17,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-const uiHelp = `Print the address of the web page of the agent, or of the page about a job, an
-allocation or a node.
+const uiHelp = `Open the web page of the agent in a browser, or the page about a job, an allocation or a
+node. The browser is the command in BROWSER, else the one of the desktop (xdg-open). Without a
+browser, the address is printed.
+
+The page of an agent that listens only on its unix socket is served by this command on a
+loopback port, which only browsers of this user can use, until Ctrl-C or until the page has been
+closed for ten minutes.
 
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
 type options struct {
-	client    apiclient.Flags
-	withLabel bool
+	client       apiclient.Flags
+	showURL      bool
+	authenticate bool
 }
 
 // NewCommand returns the command "ui".
@@ -29,40 +38,169 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:     "ui [flags] [ID]",
-		Short:   "Print the address of the web page",
+		Short:   "Open the web page",
 		Long:    uiHelp,
-		Example: "  xdg-open $(nomad-lite ui)",
+		Example: "  nomad-lite ui -authenticate\n  nomad-lite ui web",
 		Args:    cli.RequireArgCount(0, 1, "an id, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.Client()
-			if err != nil {
-				return err
-			}
-			base, err := findUIAddress(cmd.Context(), o, c)
-			if err != nil {
-				return err
-			}
-			path := ""
+			id := ""
 			if len(args) > 0 {
-				if path, err = findUIPath(cmd.Context(), c, args[0]); err != nil {
-					return err
-				}
+				id = args[0]
 			}
-			address := base + "/ui/" + path
-			if o.withLabel {
-				address = "URL for web UI: " + address
-			}
-			_, err = fmt.Fprintln(s.Out, address)
-			return err
+			return openUI(cmd.Context(), o, id, s)
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().BoolVar(&o.withLabel, "show-url", false, "print the address as Nomad does, after a label")
+	cmd.Flags().BoolVar(&o.showURL, "show-url", false, "print the address, and open no browser")
+	cmd.Flags().BoolVar(&o.authenticate, "authenticate", false, "log the browser in, with a secret that is valid once and for a minute")
 	return cmd
 }
 
-// findUIAddress returns the http address of the agent, also if the command uses the unix socket,
-// which browsers do not support.
+func openUI(ctx context.Context, o options, id string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	path := "/ui/"
+	if id != "" {
+		page, err := findUIPath(ctx, c, o.client.ClientConfig().Namespace, id)
+		if err != nil {
+			return err
+		}
+		path += page
+	}
+	base, err := findUIAddress(ctx, o, c)
+	if err != nil {
+		return err
+	}
+	if base == "" {
+		return serveSocket(ctx, o, path, s)
+	}
+	if o.authenticate {
+		secret, err := createLoginSecret(ctx, c)
+		if err != nil {
+			return err
+		}
+		if secret != "" {
+			return openWithSecret(ctx, o, base+path, secret, s)
+		}
+	}
+	return openAddress(o, base+path, s)
+}
+
+// openAddress opens an address without a secret, or prints it.
+func openAddress(o options, address string, s *cli.Streams) error {
+	if o.showURL {
+		return printAddress(o, address, s)
+	}
+	switch err := openBrowser(address); {
+	case errors.Is(err, errNoBrowser):
+		return printAddress(o, address, s)
+	case err != nil:
+		fmt.Fprintln(s.Err, "warning:", err)
+		return printAddress(o, address, s)
+	}
+	_, err := fmt.Fprintf(s.Out, "Opening URL %q\n", address)
+	return err
+}
+
+func printAddress(o options, address string, s *cli.Streams) error {
+	if o.showURL {
+		address = "URL for web UI: " + address
+	}
+	_, err := fmt.Fprintln(s.Out, address)
+	return err
+}
+
+// loginFragment starts the fragment of an address with a one-time secret. The page removes it from the address.
+const loginFragment = "#login="
+
+// openWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has read the
+// address, at most as long as the secret is valid.
+func openWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
+	target := address + loginFragment + secret
+	if o.showURL {
+		return printAddress(o, target, s)
+	}
+	g, err := newGateway()
+	if err != nil {
+		return err
+	}
+	g.target = target
+	ctx, cancel := context.WithTimeout(ctx, loginLifetime)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- g.serve(ctx, http.NotFoundHandler()) }()
+	if err := openBrowser(g.address()); err != nil {
+		if !errors.Is(err, errNoBrowser) {
+			fmt.Fprintln(s.Err, "warning:", err)
+		}
+		cancel()
+		return errors.Join(<-served, printAddress(o, target, s))
+	}
+	fmt.Fprintf(s.Out, "Opening URL %q\n", address)
+	select {
+	case <-g.visited:
+		cancel()
+		return <-served
+	case <-ctx.Done():
+		return errors.Join(<-served, errors.New("the browser did not open the page: nomad-lite ui -authenticate -show-url prints its address"))
+	}
+}
+
+// serveSocket serves the page of an agent that listens only on its unix socket, until ctx ends or the session is idle.
+func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) error {
+	g, err := newGateway()
+	if err != nil {
+		return err
+	}
+	ctx, stop := cli.ContextUntilInterrupted(ctx)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	socket := strings.TrimPrefix(o.client.ClientConfig().Address, "unix://")
+	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) })
+	target := strings.TrimSuffix(g.address(), "/") + path + loginFragment + page.loginSecret
+	g.target = target
+	served := make(chan error, 1)
+	go func() { served <- g.serve(ctx, page) }()
+	opened := errNoBrowser
+	if !o.showURL {
+		opened = openBrowser(g.address())
+	}
+	switch {
+	case opened == nil:
+		fmt.Fprintf(s.Out, "Opening URL %q\n", g.address())
+	case !errors.Is(opened, errNoBrowser):
+		fmt.Fprintln(s.Err, "warning:", opened)
+		fallthrough
+	default:
+		err = printAddress(o, target, s)
+	}
+	fmt.Fprintln(s.Err, "==> the agent listens only on its socket: this command serves its page until Ctrl-C")
+	err = errors.Join(err, <-served)
+	if errors.Is(context.Cause(ctx), errIdle) {
+		fmt.Fprintf(s.Err, "==> no request for %s, the page is no longer served\n", sessionIdleTime)
+	}
+	return err
+}
+
+var errIdle = errors.New("the session was idle")
+
+// createLoginSecret returns a one-time secret for the agent, "" if the agent requires no token.
+func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
+	var made struct {
+		Secret  string
+		Expires time.Time
+	}
+	if _, err := c.Raw().Write("/v1/agent/login/secret", nil, &made, apiclient.WriteOptions(ctx, "")); err != nil {
+		return "", apiclient.WrapError("log the browser in", err)
+	}
+	return made.Secret, nil
+}
+
+// findUIAddress returns the http address of the agent, also if the command uses the unix socket, which browsers do not
+// support. It is "" if the agent listens only on its unix socket.
 func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error) {
 	address := o.client.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
@@ -79,7 +217,7 @@ func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error
 	listens := node.Attributes["unique.advertise.address"] // HTTPAddr is empty in answers over a unix socket
 	switch {
 	case listens == "":
-		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
+		return "", nil
 	case node.TLSEnabled:
 		return "https://" + listens, nil
 	}
@@ -93,18 +231,26 @@ var uiPathPrefixes = map[contexts.Context]string{
 	contexts.Nodes:  "clients/",
 }
 
-func findUIPath(ctx context.Context, c *api.Client, id string) (string, error) {
+// findUIPath returns the path of the page of an object, below /ui/. The page of a job names its namespace.
+func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (string, error) {
 	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
 	}
+	if namespace == "" || namespace == "*" {
+		namespace = api.DefaultNamespace
+	}
 	var matchingPaths []string
 	for context, page := range uiPathPrefixes {
 		for _, match := range answer.Matches[context] {
-			if match == id {
-				return page + url.PathEscape(match), nil
+			path := page + url.PathEscape(match)
+			if context == contexts.Jobs {
+				path += "@" + url.PathEscape(namespace)
 			}
-			matchingPaths = append(matchingPaths, page+url.PathEscape(match))
+			if match == id {
+				return path, nil
+			}
+			matchingPaths = append(matchingPaths, path)
 		}
 	}
 	switch len(matchingPaths) {

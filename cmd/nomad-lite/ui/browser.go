@@ -1,0 +1,63 @@
+package ui
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// browserStartTime is how long a failure of the browser is waited for. Some browsers run until their window is closed.
+const browserStartTime = 2 * time.Second
+
+var errNoBrowser = errors.New("no browser")
+
+// openBrowser opens an address in the browser of the desktop, or of the variable BROWSER. The error is errNoBrowser if there is no
+// browser. It does not wait until the browser ends.
+func openBrowser(address string) error {
+	argv, err := browserCommand(address)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C ends the command, not the browser
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start browser: %w", err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	select {
+	case err := <-exited:
+		if err != nil {
+			return fmt.Errorf("browser %s: %w", argv[0], err)
+		}
+	case <-time.After(browserStartTime):
+	}
+	return nil
+}
+
+// browserCommand returns the command line of the browser. BROWSER is a list of commands, separated by colons, in which
+// %s stands for the address; the first command is used.
+func browserCommand(address string) ([]string, error) {
+	first, _, _ := strings.Cut(os.Getenv("BROWSER"), ":")
+	if argv := strings.Fields(first); len(argv) > 0 {
+		if !strings.Contains(first, "%s") {
+			return append(argv, address), nil
+		}
+		for i := range argv {
+			argv[i] = strings.ReplaceAll(argv[i], "%s", address)
+		}
+		return argv, nil
+	}
+	if os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+		return nil, errNoBrowser // xdg-open would start a browser in the terminal
+	}
+	path, err := exec.LookPath("xdg-open")
+	if err != nil {
+		return nil, errNoBrowser
+	}
+	return []string{path, address}, nil
+}

@@ -1,0 +1,302 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// fetchEnvVar makes the test binary fetch the address in it, print the status, and exit.
+const fetchEnvVar = "NOMAD_LITE_TEST_FETCH"
+
+func TestMain(m *testing.M) {
+	if address := os.Getenv(fetchEnvVar); address != "" {
+		r, err := http.Get(address)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println(r.StatusCode)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// socketAgent is an agent that listens on a unix socket and replies with what it was sent.
+func socketAgent(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			fmt.Fprintf(w, "%s %s token %q", r.Method, r.URL, r.Header.Get("X-Nomad-Token"))
+			return
+		}
+		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			return
+		}
+		for range 2 { // the handshake and one message
+			kind, text, err := conn.Read(r.Context())
+			if err != nil {
+				return
+			}
+			if err := conn.Write(r.Context(), kind, append([]byte("echo "), text...)); err != nil {
+				return
+			}
+		}
+		_ = conn.Close(websocket.StatusNormalClosure, "done")
+	})}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+	return socket
+}
+
+// startSession starts a gateway with a session.
+func startSession(t *testing.T) (*gateway, *session) {
+	t.Helper()
+	g, err := newGateway()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	page := newSession(socketAgent(t), time.Hour, cancel)
+	g.target = "/ui/" + loginFragment + page.loginSecret
+	served := make(chan error, 1)
+	go func() { served <- g.serve(ctx, page) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return g, page
+}
+
+// fetch sends a request to the gateway, and returns the status, the body and the header Location.
+func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (int, string, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, strings.TrimSuffix(g.address(), "/")+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+		r.Header.Set(header[i], header[i+1])
+	}
+	reply, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.StatusCode, string(text), reply.Header.Get("Location")
+}
+
+func TestSessionOfABrowser(t *testing.T) {
+	g, page := startSession(t)
+	if code, _, to := g.fetch(t, "GET", "/", "Sec-Fetch-Site", "none"); code != http.StatusFound || to != "/ui/"+loginFragment+page.loginSecret {
+		t.Fatalf("the first visit: %d %s", code, to)
+	}
+	if code, _, to := g.fetch(t, "GET", "/"); code != http.StatusGone || to != "" {
+		t.Errorf("the second visit: %d %s", code, to)
+	}
+	if code, text, _ := g.fetch(t, "GET", "/ui/static/main.js"); code != 200 || text != `GET /ui/static/main.js token ""` {
+		t.Errorf("a file of the page: %d %s", code, text)
+	}
+	secret := page.loginSecret
+	code, text, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret)
+	var reply struct{ Token string }
+	if err := json.Unmarshal([]byte(text), &reply); code != 200 || err != nil || reply.Token == "" || reply.Token == secret {
+		t.Fatalf("login: %d %s", code, text)
+	}
+	if code, text, _ := g.fetch(t, "PUT", "/v1/jobs?namespace=*", "X-Nomad-Token", reply.Token); code != 200 || text != `PUT /v1/jobs?namespace=* token ""` {
+		t.Errorf("a request with the token: %d %s", code, text)
+	}
+	if code, _, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret); code != 403 {
+		t.Errorf("the second login: %d", code)
+	}
+	for _, token := range []string{"", secret, "wrong"} {
+		if code, text, _ := g.fetch(t, "GET", "/v1/jobs", "X-Nomad-Token", token); code != 403 {
+			t.Errorf("a request with the token %q: %d %s", token, code, text)
+		}
+	}
+}
+
+func TestLoginOfASessionExpires(t *testing.T) {
+	g, page := startSession(t)
+	page.mu.Lock()
+	page.loginExpires = time.Now()
+	page.mu.Unlock()
+	if code, _, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", page.loginSecret); code != 403 {
+		t.Errorf("a late login: %d", code)
+	}
+}
+
+func TestOtherWebSitesAreRejected(t *testing.T) {
+	g, page := startSession(t)
+	for name, header := range map[string][]string{
+		"a name that points at the address": {"Host", "rebind.example:80"},
+		"localhost, which may be another":   {"Host", "localhost" + g.host[strings.Index(g.host, ":"):]},
+		"a link on another site":            {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"},
+		"a page on another port":            {"Sec-Fetch-Site", "same-site"},
+		"a form on another site":            {"Origin", "https://other.example"},
+		"a sandboxed frame":                 {"Origin", "null"},
+	} {
+		for _, path := range []string{"/", "/ui/", "/v1/jobs", "/v1/agent/login"} {
+			for _, method := range []string{"GET", "POST"} {
+				if code, text, to := g.fetch(t, method, path, append(header, "X-Nomad-Token", page.token)...); code != 403 || to != "" {
+					t.Errorf("%s: %s %s: %d %s %s", name, method, path, code, text, to)
+				}
+			}
+		}
+	}
+	if code, _, to := g.fetch(t, "GET", "/"); code != http.StatusFound || to == "" {
+		t.Errorf("the visit of the browser after these: %d %s", code, to)
+	}
+}
+
+// TestOtherUsersAreRejected needs root, to run a process as another user.
+func TestOtherUsersAreRejected(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	g, page := startSession(t)
+	program := filepath.Join(t.TempDir(), "fetch") // the directory of the test binary is closed to other users
+	text, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(program); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch := func(uid uint32, path string) string {
+		t.Helper()
+		cmd := exec.Command(program)
+		cmd.Dir = "/"
+		cmd.Env = []string{fetchEnvVar + "=" + strings.TrimSuffix(g.address(), "/") + path}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	for _, path := range []string{"/", "/ui/", "/v1/agent/login", "/" + loginFragment + page.loginSecret} {
+		if code := fetch(4242, path); code != "403" {
+			t.Errorf("%s as another user: %s", path, code)
+		}
+	}
+	if code := fetch(0, "/ui/"); code != "200" {
+		t.Errorf("as the same user: %s", code)
+	}
+	t.Setenv("SUDO_UID", "4242")
+	g, _ = startSession(t)
+	if code := fetch(4242, "/ui/"); code != "200" {
+		t.Errorf("as the user who ran sudo: %s", code)
+	}
+}
+
+func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
+	g, page := startSession(t)
+	dial := func(query, first string) (*websocket.Conn, error) {
+		t.Helper()
+		conn, _, err := websocket.Dial(t.Context(), "ws://"+g.host+"/v1/client/allocation/x/exec"+query, nil)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { conn.CloseNow() })
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(first)); err != nil {
+			t.Fatal(err)
+		}
+		return conn, nil
+	}
+	hello := fmt.Sprintf(`{"version":1,"auth_token":%q}`, page.token)
+	for _, c := range []struct{ query, first string }{
+		{"?ws_handshake=true", `{"version":1,"auth_token":"wrong"}`}, {"?ws_handshake=true", `{"version":1}`}, {"?ws_handshake=true", "x"}, {"", hello},
+	} {
+		conn, err := dial(c.query, c.first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, text, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
+			t.Errorf("%s %s: %s, %v", c.query, c.first, text, err)
+		}
+	}
+	conn, err := dial("?ws_handshake=true", hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageBinary, []byte("hi")); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`echo {"version":1,"auth_token":""}`, "echo hi"} {
+		if _, text, err := conn.Read(t.Context()); err != nil || string(text) != want {
+			t.Errorf("got %s, %v, want %s", text, err, want)
+		}
+	}
+	if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure || !strings.Contains(err.Error(), "done") {
+		t.Errorf("the end of the session: %v", err)
+	}
+}
+
+func TestIdleSessionEnds(t *testing.T) {
+	ended := make(chan struct{})
+	page := newSession("/nowhere", 50*time.Millisecond, func() { close(ended) })
+	page.begin()
+	select {
+	case <-ended:
+		t.Fatal("the session has ended during a request")
+	case <-time.After(200 * time.Millisecond):
+	}
+	page.end()
+	<-ended
+}
+
+func TestBrowserCommand(t *testing.T) {
+	dir := t.TempDir()
+	xdgOpen := filepath.Join(dir, "xdg-open")
+	if err := os.WriteFile(xdgOpen, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	t.Setenv("WAYLAND_DISPLAY", "")
+	for _, c := range []struct{ browser, display, want string }{
+		{"", "", ""},
+		{"", ":0", xdgOpen + " URL"},
+		{"firefox -P me", "", "firefox -P me URL"},
+		{"chromium --app=%s:lynx", ":0", "chromium --app=URL"},
+	} {
+		t.Setenv("BROWSER", c.browser)
+		t.Setenv("DISPLAY", c.display)
+		argv, err := browserCommand("URL")
+		if got := strings.Join(argv, " "); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("BROWSER=%q DISPLAY=%q: %q, %v", c.browser, c.display, got, err)
+		}
+	}
+}

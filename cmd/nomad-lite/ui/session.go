@@ -1,0 +1,196 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+const (
+	// loginLifetime is how long the one-time secret of a session is valid.
+	loginLifetime = time.Minute
+	// sessionIdleTime is the time without a request after which a session ends. An open page has always a request.
+	sessionIdleTime = 10 * time.Minute
+	// handshakeTimeout is how long the first message of a websocket is waited for.
+	handshakeTimeout = 10 * time.Second
+)
+
+// session serves the web page of an agent that listens only on a unix socket, to one browser. It behaves like an agent
+// that requires a token: the page exchanges the one-time secret in its address for the token of the session.
+type session struct {
+	token       string
+	agentClient *http.Client // connects to the socket of the agent
+	forward     http.Handler
+	idleTime    time.Duration
+
+	mu           sync.Mutex
+	loginSecret  string // "" after its use
+	loginExpires time.Time
+	open         int // requests in progress
+	idle         *time.Timer
+}
+
+// newSession returns a session for the agent at a socket. end is called when the session was idle.
+func newSession(socket string, idleTime time.Duration, end func()) *session {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}
+	s := &session{
+		token: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTime: idleTime,
+		agentClient: &http.Client{Transport: transport}, idle: time.AfterFunc(idleTime, end),
+	}
+	s.forward = &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // streams are sent on as they arrive
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "agent"
+			r.Out.Host = r.In.Host
+			r.Out.Header.Del("X-Nomad-Token")
+			r.Out.Header.Del("Authorization")
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			http.Error(w, "the agent does not answer: "+err.Error(), http.StatusBadGateway)
+		},
+	}
+	return s
+}
+
+func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.begin()
+	defer s.end()
+	switch {
+	case r.URL.Path == "/v1/agent/login" && (r.Method == http.MethodPost || r.Method == http.MethodPut):
+		s.logIn(w, r)
+	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
+		s.relay(w, r)
+	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.token):
+		s.forward.ServeHTTP(w, r)
+	default:
+		http.Error(w, "Permission denied", http.StatusForbidden)
+	}
+}
+
+// begin and end count the requests in progress. The session is idle while there are none.
+func (s *session) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open++
+	s.idle.Stop()
+}
+
+func (s *session) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open--; s.open == 0 {
+		s.idle.Reset(s.idleTime)
+	}
+}
+
+// logIn exchanges the one-time secret for the token of the session.
+func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	valid := s.loginSecret != "" && equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret) && time.Now().Before(s.loginExpires)
+	if valid {
+		s.loginSecret = ""
+	}
+	s.mu.Unlock()
+	w.Header().Set("Cache-Control", "no-store")
+	if !valid {
+		http.Error(w, "Permission denied: this login has expired, or was used before", http.StatusForbidden)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct{ Token string }{s.token}) // the browser may have gone
+}
+
+// handshake is the first message of a websocket with the parameter ws_handshake.
+type handshake struct {
+	Version   int    `json:"version"`
+	AuthToken string `json:"auth_token"`
+}
+
+// relay connects a websocket of the browser with one of the agent, after the token in its first message was checked.
+func (s *session) relay(w http.ResponseWriter, r *http.Request) {
+	// InsecureSkipVerify: the gateway has checked the origin.
+	browser, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		return // Accept has replied
+	}
+	defer browser.CloseNow()
+	if err := s.checkHandshake(r, browser); err != nil {
+		_ = browser.Close(websocket.StatusPolicyViolation, err.Error())
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	agent, _, err := websocket.Dial(ctx, "ws://agent"+r.URL.RequestURI(), &websocket.DialOptions{HTTPClient: s.agentClient})
+	if err != nil {
+		_ = browser.Close(websocket.StatusInternalError, "the agent does not answer")
+		return
+	}
+	defer agent.CloseNow()
+	agent.SetReadLimit(-1)
+	browser.SetReadLimit(-1) // the agent limits the messages
+	text, err := json.Marshal(handshake{Version: 1})
+	if err == nil {
+		err = agent.Write(ctx, websocket.MessageText, text)
+	}
+	if err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { copyMessages(ctx, cancel, agent, browser) })
+	wg.Go(func() { copyMessages(ctx, cancel, browser, agent) })
+	wg.Wait()
+}
+
+var errNoSessionToken = errors.New("permission denied")
+
+func (s *session) checkHandshake(r *http.Request, browser *websocket.Conn) error {
+	if r.URL.Query().Get("ws_handshake") != "true" {
+		return errNoSessionToken
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), handshakeTimeout)
+	defer cancel()
+	_, text, err := browser.Read(ctx)
+	var first handshake
+	if err != nil || json.Unmarshal(text, &first) != nil || !equalSecrets(first.AuthToken, s.token) {
+		return errNoSessionToken
+	}
+	return nil
+}
+
+// copyMessages copies messages until one side closes, closes the other side in the same way, and ends the other direction.
+func copyMessages(ctx context.Context, cancel context.CancelFunc, to, from *websocket.Conn) {
+	for {
+		kind, reader, err := from.Reader(ctx)
+		if err != nil {
+			var closed websocket.CloseError
+			if errors.As(err, &closed) && closed.Code != websocket.StatusNoStatusRcvd {
+				_ = to.Close(closed.Code, closed.Reason)
+			}
+			cancel()
+			return
+		}
+		writer, err := to.Writer(ctx, kind)
+		if err == nil {
+			_, err = io.Copy(writer, reader)
+			err = errors.Join(err, writer.Close())
+		}
+		if err != nil {
+			cancel()
+			return
+		}
+	}
+}
