@@ -58,12 +58,13 @@ type webPage struct {
 // pageTimeout is how long a test waits for a change of the page.
 const pageTimeout = 30 * time.Second
 
-// openTab opens a tab with its own session storage and shows a page of the agent. path starts with "/ui/".
-func (b *browser) openTab(address, path string) *webPage {
+// openTab opens a tab with its own session storage and shows a page of the agent. path starts with "/ui/". For
+// allowedErrors see allowError.
+func (b *browser) openTab(address, path string, allowedErrors ...string) *webPage {
 	b.t.Helper()
 	ctx, closeTab := chromedp.NewContext(b.ctx)
 	b.t.Cleanup(closeTab)
-	p := &webPage{t: b.t, ctx: ctx, base: address}
+	p := &webPage{t: b.t, ctx: ctx, base: address, allowedErrors: allowedErrors}
 	if err := chromedp.Listen(ctx, p.onEvent); err != nil {
 		b.t.Fatalf("open a tab: %v", err)
 	}
@@ -151,16 +152,13 @@ func (p *webPage) waitText(selector, text string) {
 // not be covered. While a dialog is open, only the elements of the dialog can be clicked.
 func (p *webPage) click(text string) {
 	p.t.Helper()
-	const mark = "data-test-click"
+	const found = "window.elementToClick" // not an attribute, which a redraw of the page can remove
 	p.waitFor(fmt.Sprintf(`(() => {
-		document.querySelectorAll("[%[2]s]").forEach((e) => e.removeAttribute(%[2]q));
 		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
 		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
-		const found = shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
-		found?.setAttribute(%[2]q, "");
-		return found;
-	})()`, text, mark))
-	p.do("click "+text, chromedp.Click(chromedp.CSS("["+mark+"]")))
+		return %[2]s = shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
+	})()`, text, found))
+	p.do("click "+text, chromedp.Click(chromedp.JSPath(found)))
 }
 
 // enter replaces the text of an input that a CSS selector matches, with events of the keyboard.

@@ -60,6 +60,9 @@ func newSession(socket string, idleTime time.Duration, end func()) *session {
 			r.Out.Header.Del("Authorization")
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() != nil {
+				panic(http.ErrAbortHandler) // the session ends, or the browser has gone
+			}
 			http.Error(w, "the agent does not answer: "+err.Error(), http.StatusBadGateway)
 		},
 	}

@@ -59,20 +59,47 @@ export async function put(path, json, signal) {
   return (await send(path, { json, signal })).json();
 }
 
+// hidden ends when the page is hidden, and is replaced by another signal. A browser has six connections to an agent for
+// all of its tabs, so that a hidden page must not hold any.
+let hidden = new AbortController();
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) return;
+  hidden.abort();
+  hidden = new AbortController();
+});
+
+// whileVisible returns a signal that ends with the given one, and when the page is hidden.
+export function whileVisible(signal) {
+  return AbortSignal.any([signal, hidden.signal]);
+}
+
+// visible waits until the page is visible, at most until the signal ends.
+export async function visible(signal) {
+  while (document.hidden && !signal.aborted) {
+    await new Promise((resolve) => {
+      document.addEventListener("visibilitychange", resolve, { once: true });
+      signal.addEventListener("abort", resolve, { once: true });
+    });
+  }
+}
+
 // watch calls show(value) with the reply of a GET request, and again when it changes, until the signal ends.
-// It uses blocking queries, and retries when the agent does not answer. onError(err) is called with each other
+// It uses blocking queries while the page is visible, and retries when the agent does not answer. onError(err) is called with each other
 // error, which ends the watch; without onError, watch rejects with it. options: wait is the duration of a blocking
 // query, and always calls show after each query, for replies with numbers that do not change their index.
 export async function watch(path, signal, show, onError, { wait = "60s", always = false } = {}) {
   let index = 0;
   while (!signal.aborted) {
     let response, value;
+    await visible(signal);
+    const query = whileVisible(signal);
     try {
       const separator = path.includes("?") ? "&" : "?";
-      response = await send(index ? `${path}${separator}index=${index}&wait=${wait}` : path, { signal });
+      response = await send(index ? `${path}${separator}index=${index}&wait=${wait}` : path, { signal: query });
       value = await response.json();
     } catch (err) {
       if (signal.aborted) return;
+      if (query.aborted) continue;
       if (err instanceof APIError && err.status > 0 && err.status < 500) {
         if (!onError) throw err;
         onError(err);

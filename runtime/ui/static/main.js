@@ -104,6 +104,10 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("popstate", showPage);
 
+// A page that the browser keeps for its "back" button must not hold connections.
+addEventListener("pagehide", () => current.abort());
+addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
+
 // The key "/" opens the search, except while a text is entered.
 document.addEventListener("keydown", async (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;

@@ -1,6 +1,6 @@
 // The event stream of the agent.
 
-import { pause, stream } from "../api.js";
+import { pause, stream, visible, whileVisible } from "../api.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../main.js";
@@ -49,9 +49,10 @@ export function show(main, parameters, signal) {
     connection = new AbortController();
     const mine = connection.signal, topic = select.value === "*" ? "*" : select.value;
     let index = 0;
-    while (!mine.aborted && !signal.aborted) {
+    while (!mine.aborted) {
+      await visible(mine);
       try {
-        await stream(`/v1/event/stream?namespace=*&topic=${topic}${index ? "&index=" + (index + 1) : ""}`, mine, (message) => {
+        await stream(`/v1/event/stream?namespace=*&topic=${topic}${index ? "&index=" + (index + 1) : ""}`, whileVisible(mine), (message) => {
           index = message.Index;
           waiting.push(...(message.Events ?? []).map((event) => ({ ...event, received: Date.now() })));
           if (waiting.length > maxEvents) dropped += waiting.splice(0, waiting.length - maxEvents).length;
