@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
@@ -67,6 +68,10 @@ func (b *browser) openTab(address, path string, allowedErrors ...string) *webPag
 	p := &webPage{t: b.t, ctx: ctx, base: address, allowedErrors: allowedErrors}
 	if err := chromedp.Listen(ctx, p.onEvent); err != nil {
 		b.t.Fatalf("open a tab: %v", err)
+	}
+	// Only one tab of a browser has the focus, and the page does not follow changes in hidden tabs.
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+		b.t.Fatal(err)
 	}
 	p.open(path)
 	return p

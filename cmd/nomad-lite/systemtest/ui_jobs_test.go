@@ -32,6 +32,7 @@ func TestUIJobs(t *testing.T) {
 		{"placement failures are explained", (*uiJobsTest).placement},
 		{"services are listed", (*uiJobsTest).services},
 		{"search finds everything by keyboard", (*uiJobsTest).search},
+		{"hidden tab holds no connection", (*uiJobsTest).hiddenTab},
 		{"expired token keeps the draft", (*uiJobsTest).expiredToken},
 		{"lost connection is reported and restored", (*uiJobsTest).lostConnection},
 	} {
@@ -194,6 +195,7 @@ func (u *uiJobsTest) edit() {
 	p.click("Plan")
 	p.waitText("h2", "Plan of job edited")
 	p.waitText("main", "This is a new job.")
+	p.waitText("main li", "Group “web”: start 1")
 	p.waitText(".diff .added", `Env[A]: "<b>1</b>"`)
 	p.waitText(".diff .added .hidden-text", "added")
 	p.screenshot("run-plan")
@@ -428,6 +430,27 @@ func (u *uiJobsTest) search() {
 		p.open("/ui/evaluations")
 		p.waitText("h1", "Evaluations")
 	}
+}
+
+// hiddenTab checks that the tabs of a browser, which share six connections, do not block each other.
+func (u *uiJobsTest) hiddenTab() {
+	u.register(newUIJob("hidden", 1))
+	u.waitRunning("hidden", 1)
+	p := u.open("/ui/jobs/hidden@default")
+	p.waitText("td", "running")
+	const setHidden = `{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`
+	eval[chromedp.Void](p, `{ window.requests = 0; const f = fetch; window.fetch = (...a) => { window.requests++; return f(...a) } }`)
+	eval[chromedp.Void](p, fmt.Sprintf(setHidden, true))
+	u.scaleBehind("hidden")
+	u.waitJob("hidden", func(job *api.Job) bool { return *job.Version == 1 })
+	if n := eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(window.requests), 500))`); n > 0 {
+		u.t.Errorf("a hidden tab sent %d requests", n)
+	}
+	if eval[bool](p, `document.querySelector("dl").textContent.includes("Version1")`) {
+		u.t.Error("a hidden tab followed a change")
+	}
+	eval[chromedp.Void](p, fmt.Sprintf(setHidden, false))
+	p.waitText("dl", "Version1")
 }
 
 // replaceFetch makes each further request of a page for the API have the result of a JavaScript expression.

@@ -40,7 +40,7 @@ export async function send(path, { json, headers, ...options } = {}) {
   try {
     response = await fetch(path, { ...options, headers: all });
   } catch (err) {
-    if (err.name === "AbortError") throw err;
+    if (options.signal?.aborted) throw err;
     setLost(true);
     throw new APIError(0, "The agent does not answer.");
   }
@@ -120,22 +120,25 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
 // follow calls refresh() now, and again after changes of the objects of a namespace that the topics of the event
 // stream name ("Job:web"), until the signal ends. A page that reads several routes needs one connection with it, where
 // each watch needs one: a browser opens six for all its tabs. It retries when the agent does not answer. It rejects
-// with other errors of refresh, which should use the signal.
+// with other errors of refresh, which should use the signal. A hidden tab does not follow until it is shown again.
 export async function follow(namespace, topics, signal, refresh) {
   const query = new URLSearchParams({ namespace });
   for (const topic of topics) query.append("topic", topic);
   while (!signal.aborted) {
     const failed = new AbortController();
-    const ends = AbortSignal.any([signal, failed.signal]);
+    const active = AbortSignal.any([signal, failed.signal]);
+    const isShown = hidden.signal;
     try {
       const first = await send("/v1/jobs?per_page=1", { signal });
       query.set("index", Number(first.headers.get("X-Nomad-Index")) + 1);
       await first.text();
-      const refreshSoon = coalesce(refresh, ends, (err) => failed.abort(err));
+      const refreshSoon = coalesce(refresh, active, (err) => failed.abort(err));
       refreshSoon();
-      await stream(`/v1/event/stream?${query}`, ends, refreshSoon);
+      await stream(`/v1/event/stream?${query}`, AbortSignal.any([active, isShown]), refreshSoon);
     } catch (err) {
+      if (isShown.aborted) await visible(active);
       if (signal.aborted) return;
+      if (isShown.aborted && !failed.signal.aborted) continue;
       const cause = failed.signal.reason ?? err;
       if (cause instanceof APIError && cause.status > 0 && cause.status < 500) throw cause;
       if (!(cause instanceof APIError)) setLost(true); // the stream broke off

@@ -53,12 +53,18 @@ function line(type, indent, text, notes) {
     text, notes?.length > 0 && h("span", { class: "dim" }, `  (${notes.join(", ")})`));
 }
 
+// effects lists what the scheduler would do with the allocations of each group.
+export function effects(diff) {
+  const groups = (diff.TaskGroups ?? []).map(({ Name, Updates }) => [Name, updates(Updates)]).filter(([, texts]) => texts.length > 0);
+  return groups.length > 0 && h("ul", null, groups.map(([name, texts]) => h("li", null, `Group “${name}”: ${texts.join(", ")}`)));
+}
+
 // words of the numbers of allocations that the scheduler would create, stop and so on.
 const updateWords = {
-  create: "create", destroy: "stop", migrate: "move", canary: "create as canary", ignore: "keep",
-  "in-place update": "update in place", "create/destroy update": "replace",
+  create: "start", destroy: "stop", migrate: "move", canary: "start as canary", ignore: "keep",
+  "in-place update": "update in place", "create/destroy update": "stop and replace",
 };
 
 function updates(counts) {
-  return Object.entries(counts ?? {}).filter(([, n]) => n > 0).map(([name, n]) => `${updateWords[name] ?? name}: ${n}`);
+  return Object.entries(counts ?? {}).filter(([, n]) => n > 0).map(([name, n]) => `${updateWords[name] ?? name} ${n}`);
 }

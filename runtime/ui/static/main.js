@@ -41,10 +41,12 @@ const navigation = [
 const main = document.getElementById("main");
 let current = new AbortController();
 
-// go shows the page of a path, and adds it to the history of the browser.
+// go shows the page of a path, adds it to the history of the browser, and moves the focus to it.
 export function go(path) {
   history.pushState(null, "", path);
   showPage();
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
 }
 
 async function showPage() {
@@ -99,8 +101,6 @@ document.addEventListener("click", (event) => {
   if (!a || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || a.target || a.hasAttribute("download")) return;
   event.preventDefault();
   go(a.getAttribute("href"));
-  main.focus({ preventScroll: true });
-  scrollTo(0, 0);
 });
 addEventListener("popstate", showPage);
 

@@ -19,10 +19,10 @@ export function show(main, { query }, signal) {
   });
   const table = liveTable("Jobs", [
     { title: "Name", cell: nameCell, sort: (job) => job.ID },
-    { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
-    { title: "Type", cell: kind, sort: kind },
     { title: "Status", cell: (job) => badge(statusOf(job)), sort: statusOf },
     { title: "Allocations", cell: counts },
+    { title: "Type", cell: kind, sort: kind },
+    { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
     { title: "Submitted", cell: (job) => job.SubmitTime && ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },
   ], keyOf, signal);
   const message = h("p");

@@ -1,7 +1,7 @@
 // The page that plans and runs a job: a text editor, the plan, and the registration.
 
 import { get, put } from "../api.js";
-import { jobDiff } from "../diff.js";
+import { effects, jobDiff } from "../diff.js";
 import { h, link, replace } from "../dom.js";
 import { editor } from "../editor.js";
 import { clock } from "../format.js";
@@ -84,16 +84,18 @@ export async function show(main, { query }, signal) {
   }
 
   function showPlan(job, reply) {
+    const isNew = reply.JobModifyIndex === 0;
     const failures = placementFailures(reply.FailedTGAllocs);
     const title = h("h2", { tabindex: "-1" }, `Plan of job ${job.ID}`);
     const runButton = h("button", { class: "primary", onclick: () => run(job, reply, runButton) }, "Run");
     replace(result, title,
-      reply.JobModifyIndex === 0 && h("p", null, "This is a new job."),
+      isNew && h("p", null, "This is a new job."),
+      effects(reply.Diff),
       reply.Warnings && h("section", { class: "notice" }, h("h3", null, "Warnings"), h("p", { class: "lines" }, reply.Warnings.trim())),
       failures && h("section", { class: "notice" }, h("h3", null, "Not everything can be placed"), failures,
         h("p", null, "If you run the job, these allocations wait until the node has a place for them.")),
       reply.NextPeriodicLaunch && !reply.NextPeriodicLaunch.startsWith("0001-") && h("p", null, "Next launch: ", clock(reply.NextPeriodicLaunch)),
-      h("h3", null, "Differences"), jobDiff(reply.Diff),
+      isNew ? h("details", null, h("summary", null, "All fields of the job"), jobDiff(reply.Diff)) : [h("h3", null, "Differences"), jobDiff(reply.Diff)],
       h("div", { class: "toolbar" }, runButton));
     title.focus();
   }
