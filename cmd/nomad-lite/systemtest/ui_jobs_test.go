@@ -3,6 +3,7 @@ package systemtest
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -498,14 +499,23 @@ func TestUIManyJobs(t *testing.T) {
 	t.Parallel()
 	s := startTestAgent(t, false)
 	const count = 2000
-	for i := range count {
-		job := api.NewBatchJob(fmt.Sprintf("job-%04d", i), fmt.Sprintf("job-%04d", i), api.GlobalRegion, 50)
-		job.ParameterizedJob = &api.ParameterizedJobConfig{}
-		job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(newShellTask("main", "exit 0")))
-		if _, _, err := s.Jobs().Register(job, nil); err != nil {
-			t.Fatal(err)
-		}
+	const clients = 20
+	var wg sync.WaitGroup
+	for client := range clients {
+		wg.Go(func() {
+			for i := client; i < count; i += clients {
+				id := fmt.Sprintf("job-%04d", i)
+				job := api.NewBatchJob(id, id, api.GlobalRegion, 50)
+				job.ParameterizedJob = &api.ParameterizedJobConfig{}
+				job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(newShellTask("main", "exit 0")))
+				if _, _, err := s.Jobs().Register(job, nil); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
 	}
+	wg.Wait()
 	p := startBrowser(t).openTab(s.address, "/ui/jobs")
 	p.waitText("[role=status]", fmt.Sprintf("%d jobs", count))
 	p.waitText("td", "job-0000")

@@ -14,7 +14,7 @@ export function allocationTable(signal) {
     { title: "Version", class: "number", cell: (a) => a.JobVersion, sort: (a) => a.JobVersion },
     { title: "Health", cell: health },
     { title: "Restarts", class: "number", cell: restarts, sort: restarts },
-    { title: "Latest event", cell: latestEvent },
+    { title: "Latest event", class: "clip", cell: latestEvent },
     { title: "Created", cell: (a) => ago(a.CreateTime), sort: (a) => -a.CreateTime },
   ], (a) => a.ID, signal);
 }
@@ -33,11 +33,16 @@ function restarts(a) {
   return Object.values(a.TaskStates ?? {}).reduce((sum, state) => sum + state.Restarts, 0);
 }
 
+// failures are the types of the events that say why a task failed. Less important events come after them.
+const failures = ["Driver Failure", "Setup Failure", "Failed Validation", "Failed Artifact Download", "Task hook failed", "Terminated"];
+
 function latestEvent(a) {
   let latest = null, task = "";
   for (const [name, state] of Object.entries(a.TaskStates ?? {})) {
-    const event = state.Events?.at(-1);
+    const events = state.Events ?? [];
+    const event = (a.ClientStatus === "failed" && state.Failed && events.findLast(({ Type }) => failures.includes(Type))) || events.at(-1);
     if (event && (!latest || event.Time > latest.Time)) [latest, task] = [event, name];
   }
-  return latest && `${task}: ${latest.DisplayMessage || latest.Type}`;
+  const text = latest && `${task}: ${latest.DisplayMessage || latest.Type}`;
+  return h("span", { title: text }, text);
 }

@@ -81,7 +81,7 @@ async function search(text, signal) {
   const matches = { ...fuzzy.Matches };
   const ids = (byID.Matches.allocs ?? []).map((id) => ({ ID: "", Scope: ["", id] }));
   matches.allocs = [...(matches.allocs ?? []), ...ids];
-  matches.deployment = await Promise.all((matches.deployment ?? []).map((m) => withPath(m, signal)));
+  matches.deployment = (await Promise.all((matches.deployment ?? []).map((m) => withPath(m, signal)))).filter(Boolean);
   return {
     items: contexts.flatMap(([context, kind, path, textOf]) => (matches[context] ?? []).map((m) =>
       h("li", null, link(path(m), h("span", { class: "kind" }, kind), textOf ? textOf(m) : m.ID)))),
@@ -89,10 +89,15 @@ async function search(text, signal) {
   };
 }
 
-// withPath adds the path of the page that shows a deployment.
+// withPath adds the path of the page that shows a deployment. It returns null if the deployment no longer exists.
 async function withPath(match, signal) {
-  const d = await get("/v1/deployment/" + match.ID, signal);
-  return { ...match, path: jobPath(d.JobID, d.Namespace, "deployments") };
+  try {
+    const d = await get("/v1/deployment/" + match.ID, signal);
+    return { ...match, path: jobPath(d.JobID, d.Namespace, "deployments") };
+  } catch (err) {
+    if (err.status !== 404) throw err;
+    return null;
+  }
 }
 
 // moveFocus moves with the arrow keys between the input and the results; Enter in the input opens the first result.
