@@ -159,7 +159,7 @@ job "edited" {
         args    = [var.seconds]
       }
       env {
-        A = "<b>1</b>"
+        A = "<b>1</b>\u202e"
       }
       resources {
         cpu    = 1
@@ -197,7 +197,7 @@ func (u *uiJobsTest) edit() {
 	p.waitText("h2", "Plan of job edited")
 	p.waitText("main", "This is a new job.")
 	p.waitText("main li", "Group “web”: start 1")
-	p.waitText(".diff .added", `Env[A]: "<b>1</b>"`)
+	p.waitText(".diff .added", `Env[A]: "<b>1</b>\u202e"`)
 	p.waitText(".diff .added .hidden-text", "added")
 	p.screenshot("run-plan")
 	p.checkNarrow("run-narrow")
@@ -415,7 +415,7 @@ func (u *uiJobsTest) search() {
 			p.waitText("dialog a", "groupsought-group in sought")
 			p.waitText("dialog a", "tasksought-task in sought")
 		}
-		// Down to the match, then Enter.
+		// The arrow key moves down to the match, and Enter opens it.
 		for range 40 {
 			p.press(kb.ArrowDown)
 			if eval[string](p, `document.activeElement.getAttribute("href") ?? ""`) == search.path {
@@ -498,7 +498,7 @@ func (u *uiJobsTest) lostConnection() {
 func TestUIManyJobs(t *testing.T) {
 	t.Parallel()
 	s := startTestAgent(t, false)
-	const count = 2000
+	const count = 1000
 	const clients = 20
 	var wg sync.WaitGroup
 	for client := range clients {
@@ -525,10 +525,10 @@ func TestUIManyJobs(t *testing.T) {
 	eval[chromedp.Void](p, `scrollTo(0, document.body.scrollHeight)`)
 	p.waitText("td", fmt.Sprintf("job-%04d", count-1))
 	p.screenshot("jobs-many")
-	elapsed := eval[float64](p, `(() => { const e = document.querySelector("input[type=search]"), start = performance.now(); e.value = "job-1"; e.dispatchEvent(new Event("input")); document.body.offsetHeight; return performance.now() - start })()`)
+	elapsed := eval[float64](p, `(() => { const e = document.querySelector("input[type=search]"), start = performance.now(); e.value = "job-01"; e.dispatchEvent(new Event("input")); document.body.offsetHeight; return performance.now() - start })()`)
 	t.Logf("filter of %d jobs: %.1f ms", count, elapsed)
 	if elapsed > 500 {
 		t.Errorf("the filter took %.0f ms", elapsed)
 	}
-	p.waitText("[role=status]", fmt.Sprintf("1000 of %d jobs", count))
+	p.waitText("[role=status]", fmt.Sprintf("100 of %d jobs", count))
 }

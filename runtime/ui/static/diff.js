@@ -45,12 +45,17 @@ function fieldText({ Type, Name, Old, New }) {
 
 const quote = (text) => JSON.stringify(text ?? "");
 
+// visible replaces characters that change the direction of the text around them: they could hide a difference.
+function visible(text) {
+  return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
 function line(type, indent, text, notes) {
   const kind = kinds[type] ?? kinds.None;
   return h("div", { class: kind.class },
     h("span", { "aria-hidden": "true" }, kind.sign + "  " + "  ".repeat(indent)),
     kind.word && h("span", { class: "hidden-text" }, kind.word + ": "),
-    text, notes?.length > 0 && h("span", { class: "dim" }, `  (${notes.join(", ")})`));
+    visible(text), notes?.length > 0 && h("span", { class: "dim" }, `  (${notes.join(", ")})`));
 }
 
 // effects lists what the scheduler would do with the allocations of each group.

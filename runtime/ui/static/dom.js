@@ -119,7 +119,7 @@ export function badge(status) {
 
 // ago creates the text for the time since a time of the API, "5m12s ago". It changes while it is shown.
 export function ago(time) {
-  return h("time", { "data-since": milliseconds(time), title: clock(time) }, time ? age(time) + " ago" : "");
+  return time ? h("time", { "data-since": milliseconds(time), title: clock(time) }, age(time) + " ago") : "";
 }
 
 const agePause = 5000; // milliseconds between two updates of all ages

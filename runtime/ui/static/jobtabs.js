@@ -48,7 +48,7 @@ function versions({ api, signal, id }) {
   async function refresh() {
     const base = choice.value;
     const reply = await get(api("versions", base === "" ? { diffs: true } : { diffs: true, diff_version: base }), signal);
-    update(choice, h("option", { value: "" }, "the version before it"), reply.Versions.map((v) => h("option", { value: v.Version }, `version ${v.Version}${v.VersionTag ? " " + v.VersionTag.Name : ""}`)));
+    update(choice, h("option", { value: "" }, "the version before it"), reply.Versions.map((v) => h("option", { value: v.Version, "data-key": v.Version }, `version ${v.Version}${v.VersionTag ? " " + v.VersionTag.Name : ""}`)));
     update(list, reply.Versions.map((v, i) => versionSection(v, reply.Diffs?.[i])));
   }
 

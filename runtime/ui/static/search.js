@@ -1,7 +1,7 @@
 // The search across everything: a dialog with a list of links.
 
 import { get, put } from "./api.js";
-import { h, link, replace } from "./dom.js";
+import { h, link, replace, update } from "./dom.js";
 import { allocationPath, evaluationPath, jobPath } from "./paths.js";
 import { shortID } from "./format.js";
 
@@ -54,7 +54,7 @@ export function open() {
     try {
       const found = await search(text, signal);
       if (signal.aborted) return;
-      replace(results, found.items);
+      update(results, found.items); // a result can have the focus
       count.textContent = found.items.length === 0 ? "Nothing found." : `${found.items.length} found${found.isTruncated ? ", there are more" : ""}. Use the arrow keys.`;
     } catch (err) {
       if (!signal.aborted) replace(results, h("li", { role: "alert", class: "error" }, err.message));
@@ -84,7 +84,7 @@ async function search(text, signal) {
   matches.deployment = (await Promise.all((matches.deployment ?? []).map((m) => withPath(m, signal)))).filter(Boolean);
   return {
     items: contexts.flatMap(([context, kind, path, textOf]) => (matches[context] ?? []).map((m) =>
-      h("li", null, link(path(m), h("span", { class: "kind" }, kind), textOf ? textOf(m) : m.ID)))),
+      h("li", { "data-key": `${kind} ${path(m)}` }, link(path(m), h("span", { class: "kind" }, kind), textOf ? textOf(m) : m.ID)))),
     isTruncated: Object.values({ ...fuzzy.Truncations, ...byID.Truncations }).some(Boolean),
   };
 }

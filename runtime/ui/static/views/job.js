@@ -21,6 +21,7 @@ export async function show(main, { job: id, namespace, tab, group }, signal) {
   const notice = takeNotice();
   const context = { id, namespace, group, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
   const part = (jobTabs[shownTab] ?? overview)(context);
+  part.element.hidden = true; // until it has content
   replace(main, header,
     notice && h("section", { class: "notice", role: "status" }, h("p", { class: "lines" }, notice.trim())),
     h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
@@ -33,7 +34,8 @@ export async function show(main, { job: id, namespace, tab, group }, signal) {
     const [read, summary] = await Promise.all([get(context.api(""), signal), get(context.api("summary"), signal)]);
     job = read;
     update(header, jobHeader(job, summary));
-    await part.refresh(job, summary);
+    await part.refresh(job);
+    part.element.hidden = false;
     if (isFirst && isDispatch && job.ParameterizedJob) dispatch(job);
   }
   // All jobs: those that a periodic or parameterized job launches are shown too.

@@ -23,7 +23,7 @@ export function show(main, { query }, signal) {
     { title: "Allocations", cell: counts },
     { title: "Type", cell: kind, sort: kind },
     { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
-    { title: "Submitted", cell: (job) => job.SubmitTime && ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },
+    { title: "Submitted", cell: (job) => ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },
   ], keyOf, signal);
   const message = h("p");
   main.append(
@@ -43,7 +43,7 @@ export function show(main, { query }, signal) {
     if (filters[name] && !options.includes(filters[name])) options.push(filters[name]);
     return options.length > 1 && h("select", { "data-key": name, "aria-label": label, onchange: (event) => setFilter(name, event.target.value) },
       h("option", { value: "" }, label + ": all"),
-      options.map((value) => h("option", { value, selected: value === filters[name] }, value)));
+      options.map((value) => h("option", { value, "data-key": value, selected: value === filters[name] }, value)));
   }
 
   function draw() {
