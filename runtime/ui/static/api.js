@@ -51,12 +51,23 @@ export async function send(path, { json, headers, ...options } = {}) {
 
 // get returns the decoded reply of a GET request.
 export async function get(path, signal) {
-  return (await send(path, { signal })).json();
+  return decode(await send(path, { signal }), signal);
 }
 
 // put sends a PUT request with a JSON body and returns the decoded reply.
 export async function put(path, json, signal) {
-  return (await send(path, { json, signal })).json();
+  return decode(await send(path, { json, signal }), signal);
+}
+
+// decode returns the JSON of a reply. It throws an APIError with status 0 if the connection is lost.
+async function decode(response, signal) {
+  try {
+    return await response.json();
+  } catch (err) {
+    if (signal?.aborted) throw err;
+    setLost(true);
+    throw new APIError(0, "The reply of the agent is incomplete.");
+  }
 }
 
 // hidden ends when the page is hidden, and is replaced by another signal. A browser has six connections to an agent for
@@ -127,21 +138,22 @@ export async function follow(namespace, topics, signal, refresh) {
   while (!signal.aborted) {
     const failed = new AbortController();
     const active = AbortSignal.any([signal, failed.signal]);
-    const isShown = hidden.signal;
+    const tabHidden = hidden.signal;
     try {
       const first = await send("/v1/jobs?per_page=1", { signal });
       query.set("index", Number(first.headers.get("X-Nomad-Index")) + 1);
       await first.text();
       const refreshSoon = coalesce(refresh, active, (err) => failed.abort(err));
       refreshSoon();
-      await stream(`/v1/event/stream?${query}`, AbortSignal.any([active, isShown]), refreshSoon);
+      await stream(`/v1/event/stream?${query}`, AbortSignal.any([active, tabHidden]), refreshSoon);
     } catch (err) {
-      if (isShown.aborted) await visible(active);
+      if (tabHidden.aborted) await visible(active);
       if (signal.aborted) return;
-      if (isShown.aborted && !failed.signal.aborted) continue;
+      if (tabHidden.aborted && !failed.signal.aborted) continue;
       const cause = failed.signal.reason ?? err;
-      if (cause instanceof APIError && cause.status > 0 && cause.status < 500) throw cause;
-      if (!(cause instanceof APIError)) setLost(true); // the stream broke off
+      const isAPI = cause instanceof APIError;
+      if (isAPI && cause.status > 0 && cause.status < 500 || !isAPI && failed.signal.aborted) throw cause;
+      if (!isAPI) setLost(true); // the stream broke off
     }
     await pause(1000, signal);
   }
@@ -206,7 +218,12 @@ export async function stream(path, signal, onMessage) {
 // pause waits, at most until the signal ends.
 export function pause(ms, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener("abort", end);
   });
 }

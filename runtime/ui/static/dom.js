@@ -77,6 +77,7 @@ function updateChildren(element, wanted) {
       element.insertBefore(child, at);
       continue;
     }
+    keyed.delete(keyOf(child)); // a second child with the key is another element
     if (same === at) at = at.nextSibling;
     else element.insertBefore(same, at);
     updateNode(same, child);
