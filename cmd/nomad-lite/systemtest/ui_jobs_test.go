@@ -189,7 +189,14 @@ func (u *uiJobsTest) edit() {
 	}
 	p.press("\x1b\t")
 	p.waitFor(`document.activeElement.tagName === "SUMMARY"`) // Escape, Tab leaves the editor
-	eval[chromedp.Void](p, fmt.Sprintf(`{ const e = document.querySelector("#specification"); e.value = %q; e.dispatchEvent(new Event("input")) }`, uiJobText))
+	eval[chromedp.Void](p, fmt.Sprintf(`{
+		const opened = new DataTransfer();
+		opened.items.add(new File([%q], "edited.nomad.hcl"));
+		const e = document.querySelector("input[type=file]");
+		e.files = opened.files;
+		e.dispatchEvent(new Event("change"));
+	}`, uiJobText))
+	p.waitFor(`document.querySelector("#specification").value.startsWith("# comment")`)
 	p.waitFor(`!document.querySelector(".numbers mark")`)
 	p.click("Values of HCL variables")
 	p.enter("#variables", `seconds = "2000"`)
@@ -320,6 +327,11 @@ func (u *uiJobsTest) versions() {
 	p.waitText("section[data-key='2'] .removed", `Env[NEW]: "value"`)
 	eval[chromedp.Void](p, `{ const e = document.querySelector("#base"); e.value = "0"; e.dispatchEvent(new Event("change")) }`)
 	p.waitText("section[data-key='2']", "Nothing changes.")
+	p.allowError("/v1/job/versioned/submission") // the status 404 of a job that was submitted as JSON
+	p.open("/ui/jobs/run?job=versioned&version=1")
+	p.waitFor(`document.querySelector("#specification")?.value.includes('"NEW": "value"')`)
+	p.click("Plan")
+	p.waitText(".diff .added", `Env[NEW]: "value"`)
 	u.waitJob("versioned", func(job *api.Job) bool { return *job.Version == 2 && job.TaskGroups[0].Tasks[0].Env["NEW"] == "" })
 }
 
