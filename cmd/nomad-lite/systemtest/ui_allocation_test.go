@@ -1,12 +1,15 @@
 package systemtest
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -149,3 +152,218 @@ func TestUIManyAllocations(t *testing.T) {
 		t.Errorf("scrolling takes %.0f ms for two frames", took)
 	}
 }
+
+// slowHook attaches a command that runs on the host before the start of a task.
+func slowHook(script string) func(*api.Task) {
+	return func(t *api.Task) {
+		config, _ := json.Marshal(map[string]any{"prestart": map[string]any{"command": []string{"/bin/sh", "-c", script}}}) // strings have a JSON form
+		t.Meta = map[string]string{"lite_hook_script": string(config)}
+	}
+}
+
+func TestUITimeline(t *testing.T) {
+	t.Parallel()
+	s := startTestAgent(t, false)
+	b := startBrowser(t)
+
+	t.Run("slow hook", func(t *testing.T) {
+		alloc := s.run("slow", "service", "running",
+			newShellTask("init", "sleep 0.2", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+			newShellTask("main", "echo ready; echo warned >&2; "+sleepForeverScript, slowHook("sleep 1")))
+		s.waitUntil("main runs", func() (string, bool) {
+			state := s.readAlloc(alloc.ID).TaskStates["main"]
+			return state.State, state.State == "running"
+		})
+		b := &browser{t, b.ctx}
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/timeline")
+		p.waitText(".situation", "Its start took 1.")
+		p.waitText(".situation button", "script (prestart)")
+		p.screenshot("timeline")
+		// The slow hook is first in the table after a sort by duration, except for runs.
+		p.click("Duration")
+		p.waitFor(`[...document.querySelectorAll("tbody tr td:nth-child(4)")].slice(0, 5).some((e) => e.textContent === "script (prestart)")`)
+		p.click("script (prestart)")
+		p.waitText(".span-details dd", "prestart")
+		p.waitText(".span-output", "had printed nothing until then")
+		eval[chromedp.Void](p, `(() => { const all = [...document.querySelectorAll("svg.timeline .kind-run")]; const box = all.at(-1).getBoundingClientRect();
+			for (const type of ["pointerdown", "pointerup"]) all.at(-1).querySelector("rect").dispatchEvent(new PointerEvent(type, { bubbles: true, clientX: box.left + 1, clientY: box.top + 5 })); })()`)
+		p.waitText(".span-output .during", "ready")
+		p.waitText(".span-output .during", "warned")
+		// The keyboard selects spans, moves and zooms.
+		eval[chromedp.Void](p, `document.querySelector("svg.timeline").focus()`)
+		p.press(kb.Home)
+		p.waitText(".span-details h2", "Received")
+		p.press(kb.ArrowRight)
+		p.press(kb.ArrowRight)
+		p.waitText(".span-details dt", "Hook")
+		before := eval[float64](p, `document.querySelector("svg.timeline .kind-hook rect").getBoundingClientRect().width`)
+		for range 8 {
+			p.press("+")
+		}
+		p.waitFor(fmt.Sprintf(`document.querySelector("svg.timeline .selected rect").getBoundingClientRect().width > %f`, before))
+		p.screenshot("timeline-zoom")
+		p.press("0")
+		p.screenshot("timeline-all")
+		// A signal appears without a reload.
+		if err := s.Allocations().Signal(s.readAlloc(alloc.ID), nil, "main", "SIGUSR2"); err != nil {
+			t.Fatal(err)
+		}
+		p.waitText("td", "SignalTask")
+	})
+
+	t.Run("task that does not start", func(t *testing.T) {
+		alloc := s.run("stuck", "service", "running",
+			newShellTask("init", "echo waiting for the database; "+sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+			newShellTask("hooked", sleepForeverScript, slowHook("sleep 1000"), func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+			newShellTask("main", sleepForeverScript))
+		b := &browser{t, b.ctx}
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/timeline")
+		p.waitText(".situation li", "main pending: waits for the tasks init, hooked for")
+		p.waitText(".situation li", "hooked pending: waits for the hook script (prestart), which has been running for")
+		p.screenshot("timeline-stuck")
+		phone(p)
+		p.screenshot("timeline-phone")
+		if wide := eval[int](p, `document.documentElement.scrollWidth`); wide > 360 {
+			t.Errorf("the page is %d pixels wide", wide)
+		}
+	})
+
+	t.Run("failing hook and hostile name", func(t *testing.T) {
+		alloc := s.run("broken", "batch", "failed", newShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), func(t *api.Task) {
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+		}))
+		b := &browser{t, b.ctx}
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/timeline")
+		p.waitText(".situation li", hostileName+" failed: never started. Last error: script (prestart)")
+		p.click("Show the error")
+		p.waitText(".span-details .error", "exit code 4")
+		dark(p)
+		p.screenshot("timeline-failed-dark")
+	})
+}
+
+// phone makes the window as wide as that of a phone.
+func phone(p *webPage) {
+	p.t.Helper()
+	p.do("narrow window", chromedp.EmulateViewport(360, 740))
+}
+
+func dark(p *webPage) {
+	p.t.Helper()
+	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}},
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestUILogsAndFiles(t *testing.T) {
+	t.Parallel()
+	s := startTestAgent(t, false)
+	b := startBrowser(t)
+
+	t.Run("follow, search, wrap and hostile bytes", func(t *testing.T) {
+		b := &browser{t, b.ctx}
+		script := `printf 'plain <b>bold</b>\n\033[31mred\033[0m \033]0;title\007\033[2J\342\200\256gnp.exe\001\n'; echo complaint >&2; mkdir -p local/dir; echo '<script>alert(1)</script>' > 'local/dir/<i>.html'; head -c 100 /dev/zero > local/zero; ` +
+			`while [ ! -e local/go ]; do sleep 0.1; done; echo later; ` + sleepForeverScript
+		alloc := s.run("chatty", "service", "running", newShellTask(hostileName, script))
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/"+url.PathEscape(hostileName)+"/logs")
+		p.waitText(".line", "plain <b>bold</b>")
+		p.waitText(".line.stderr", "complaint")
+		p.waitText(".sgr-fg-1", "red")
+		p.waitText(".line", "red <U+202E>gnp.exe\u2401")
+		dir := eval[string](p, `fetch("/v1/client/fs/ls/`+alloc.ID+`?path=/").then((r) => r.text())`)
+		_ = dir
+		if err := os.WriteFile(s.taskFile(alloc.ID, hostileName, "local/go"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p.waitText(".line", "later")
+		p.enter("input[type=search]", "COMPLAINT")
+		p.waitText(".toolbar [role=status]", "1 of 1 lines")
+		p.waitText(".line.match.current", "complaint")
+		p.click("times")
+		p.screenshot("logs")
+		p.open("/ui/allocations/" + alloc.ID + "/" + url.PathEscape(hostileName) + "/fs/local/dir")
+		p.click("<i>.html")
+		p.waitText("pre", "<script>alert(1)</script>")
+		p.screenshot("file")
+		p.open("/ui/allocations/" + alloc.ID + "/fs")
+		p.click(hostileName)
+		p.click("local")
+		p.click("zero")
+		p.waitText("[role=status]", "not text")
+		p.allowError("404")
+		p.open("/ui/allocations/" + alloc.ID + "/fs/none")
+		p.waitText("[role=alert]", "none")
+	})
+
+	t.Run("large log", func(t *testing.T) {
+		b := &browser{t, b.ctx}
+		alloc := s.run("large", "batch", "complete", newShellTask("main", `seq -f 'line %.0f of a log that is large' 1000000; echo the end`, func(t *api.Task) {
+			t.LogConfig = &api.LogConfig{MaxFiles: new(10), MaxFileSizeMB: new(10)}
+		}))
+		begin := time.Now()
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/main/logs")
+		p.waitText(".line", "the end")
+		t.Logf("the end of the log is shown after %v", time.Since(begin))
+		p.waitText("main > [role=status]", "The output has ended.")
+		for want := range 3 {
+			p.click("Earlier lines")
+			p.waitFor(fmt.Sprintf(`document.querySelectorAll(".line").length === %d`, 1000+2000*(want+1)))
+		}
+		for range 6 {
+			count := eval[string](p, `document.querySelector(".line").textContent`)
+			p.click("Earlier lines")
+			p.waitFor(fmt.Sprintf(`document.querySelector(".line").textContent !== %q`, count))
+		}
+		if n := eval[int](p, `document.querySelectorAll(".line").length`); n > 12000 {
+			t.Errorf("%d lines are on the page", n)
+		}
+		// No line is missing or doubled between two pages and two files.
+		gaps := eval[int](p, `[...document.querySelectorAll(".line")].map((e) => Number(/line (\d+)/.exec(e.textContent)?.[1])).reduce((gaps, n, i, all) => gaps + (i > 0 && n !== all[i - 1] + 1 ? 1 : 0), 0)`)
+		if first := eval[string](p, `document.querySelector(".line").textContent`); gaps != 0 || !strings.HasPrefix(first, "line 98") {
+			t.Errorf("%d gaps, first line %q", gaps, first)
+		}
+		p.click("follow")
+		p.waitText(".line", "the end")
+	})
+
+	t.Run("parsers", func(t *testing.T) {
+		b := &browser{t, b.ctx}
+		p := b.openTab(s.address, "/ui/jobs")
+		if bad := eval[string](p, parserTest); bad != "" {
+			t.Error(bad)
+		}
+	})
+}
+
+// parserTest parses random bytes as lines with colours and as files of arrival times. It returns what is wrong with
+// the result.
+const parserTest = `(async () => {
+	const { parse, plainText } = await import("/ui/static/ansi.js");
+	const { parseTimes } = await import("/ui/static/tasklog.js");
+	const alphabet = ["\x1b[", "\x1b]", "\x1b", "\x9b", "\x90", "31", ";", "m", "38;2;", "48;5;", "999999999999", "\x07", "\x1b\\", "a", "\u202e", "\0", "\r", "é", "😀", "<b>", "?", " "];
+	const random = (n) => Math.floor(Math.random() * n);
+	for (let i = 0; i < 20000; i++) {
+		const line = Array.from({ length: random(30) }, () => alphabet[random(alphabet.length)]).join("");
+		const segments = parse(line);
+		const text = segments.map((s) => s.text).join("");
+		if (/[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]/.test(text)) return "control characters of " + JSON.stringify(line) + ": " + JSON.stringify(text);
+		if (segments.some((s) => !/^(\d\d?|rgb\(\d+,\d+,\d+\))?$/.test(s.style.color))) return "colour of " + JSON.stringify(line);
+	}
+	if (plainText("a\x1b[1mb\x1b]8;;http://x\x07c\x1b]8;;\x07") !== "abc") return "link";
+	const [first, second] = parse("\x1b[1;38;5;196mx\x1b[39my");
+	if (first.style.color !== "rgb(255,0,0)" || !first.style.bold || second.style.color !== "" || !second.style.bold) return "colours";
+	const begin = performance.now();
+	parse("\x1b[".repeat(500000));
+	parse("\x1b]".repeat(500000));
+	parse("\x1b[31mx".repeat(200000));
+	if (performance.now() - begin > 5000) return "long lines take " + (performance.now() - begin) + " ms";
+	const times = parseTimes(new Uint8Array([9, 0, 10, 1, 5, 3, 0xff, 0, 20, 11, 1]));
+	if (JSON.stringify(times) !== '[{"offset":0,"time":10},{"offset":3,"time":15},{"offset":10,"time":20}]') return "times " + JSON.stringify(times);
+	for (let i = 0; i < 5000; i++) {
+		const times = parseTimes(Uint8Array.from({ length: random(40) }, () => random(3) ? random(256) : 0));
+		if (times.some((t, i) => i > 0 && t.offset <= times[i - 1].offset)) return "offsets do not increase";
+	}
+	return "";
+})()`

@@ -39,7 +39,7 @@ export function clock(time, withMilliseconds) {
   if (!time) return "";
   return new Date(milliseconds(time)).toLocaleString(undefined, {
     dateStyle: "short", timeStyle: withMilliseconds ? undefined : "medium",
-    ...(withMilliseconds && { dateStyle: undefined, hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 }),
+    ...(withMilliseconds && { dateStyle: undefined, hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false }),
   });
 }
 

@@ -63,7 +63,7 @@ function timeAt(times, offset) {
 // StreamFiles are the log files of one stream of a task.
 class StreamFiles {
   constructor(allocID, task, streamName) {
-    Object.assign(this, { allocID, task, streamName, sizes: new Map(), times: new Map() });
+    Object.assign(this, { allocID, task, streamName, sizes: new Map(), times: new Map(), names: new Set() });
   }
 
   path(index) { return `alloc/logs/${this.task}.${this.streamName}.${index}`; }
@@ -73,6 +73,8 @@ class StreamFiles {
     const prefix = `${this.task}.${this.streamName}.`;
     const entries = await get(`/v1/client/fs/ls/${this.allocID}?${query({ path: "alloc/logs" })}`, signal);
     this.sizes.clear();
+    this.times.clear();
+    this.names = new Set((entries ?? []).map((e) => e.Name));
     for (const { Name, Size } of entries ?? []) {
       const index = Name.startsWith(prefix) ? Name.slice(prefix.length) : "";
       if (/^\d+$/.test(index)) this.sizes.set(Number(index), Size);
@@ -90,14 +92,10 @@ class StreamFiles {
   // timesOf returns the arrival times of a file. Times of files without stored times are empty.
   async timesOf(index, signal) {
     if (!this.times.has(index)) {
-      let bytes = new Uint8Array();
-      try {
-        bytes = await readPart(this.allocID, `alloc/logs/.${this.task}.${this.streamName}.${index}.times`, 0, 16 << 20, signal);
-      } catch (err) {
-        if (err.status !== 404) throw err;
-      }
+      const name = `.${this.task}.${this.streamName}.${index}.times`;
+      const bytes = this.names.has(name) ? await readPart(this.allocID, "alloc/logs/" + name, 0, 16 << 20, signal).catch(ignoreRemoved) : undefined;
       if (this.times.size > 3) this.times.clear(); // the pages that follow need neighbours only
-      this.times.set(index, parseTimes(bytes));
+      this.times.set(index, bytes ? parseTimes(bytes) : []);
     }
     return this.times.get(index);
   }

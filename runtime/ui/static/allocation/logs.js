@@ -1,0 +1,195 @@
+// The output of a task.
+
+import { send } from "../api.js";
+import { element as ansiElement, plainText } from "../ansi.js";
+import { h, replace } from "../dom.js";
+import { clock } from "../format.js";
+import { showError } from "../main.js";
+import { started, TaskLog } from "../tasklog.js";
+
+const firstLines = 1000, earlierLines = 2000;
+const blockSize = 200; // lines of an element that the browser draws only on the screen
+const maxBlocks = 60; // blocks on the page
+
+export async function show(main, { alloc, task }, signal) {
+  const choice = h("select", { "aria-label": "Streams", onchange: restart }, ["stdout and stderr", "stdout", "stderr"].map((name) => h("option", null, name)));
+  const followBox = h("input", { type: "checkbox", id: "follow", checked: true, onchange: () => (followBox.checked ? restart() : stop()) });
+  const wrapBox = h("input", { type: "checkbox", id: "wrap", onchange: () => pre.classList.toggle("wrap", wrapBox.checked) });
+  const timesBox = h("input", { type: "checkbox", id: "times", onchange: () => pre.classList.toggle("with-times", timesBox.checked) });
+  const search = h("input", { type: "search", "aria-label": "Search in the lines on the page", placeholder: "search", oninput: () => find(0), onkeydown: onSearchKey });
+  const found = h("span", { role: "status", class: "dim" }), status = h("p", { role: "status", class: "dim" });
+  const earlier = h("button", { hidden: true, onclick: loadEarlier }, "Earlier lines");
+  const pre = h("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Output of " + task, onscroll });
+  main.append(
+    h("div", { class: "toolbar" }, choice, h("span", null, followBox, h("label", { for: "follow" }, " follow")), h("span", null, wrapBox, h("label", { for: "wrap" }, " wrap")),
+      h("span", null, timesBox, h("label", { for: "times" }, " times")), search, found,
+      h("button", { onclick: () => download("stdout") }, "Download stdout"), h("button", { onclick: () => download("stderr") }, "Download stderr")),
+    earlier, pre, status);
+
+  let blocks = [], log, current = new AbortController(), atEnd = true, loading = false, matches = [], match = -1, waiting = [], frame = 0;
+
+  function stop() {
+    current.abort();
+    status.textContent = "New lines are not shown.";
+  }
+
+  async function restart() {
+    current.abort();
+    current = new AbortController();
+    const until = AbortSignal.any([signal, current.signal]);
+    [blocks, waiting, atEnd] = [[], [], true];
+    replace(pre);
+    earlier.hidden = true;
+    status.textContent = "The task has not started.";
+    followBox.checked = true;
+    try {
+      await started(alloc.ID, task, until);
+      if (until.aborted) return;
+      log = new TaskLog(alloc.ID, task, choice.value === "stdout and stderr" ? ["stdout", "stderr"] : [choice.value]);
+      await log.openAtEnd(until);
+      const lines = await log.earlier(firstLines, until);
+      if (until.aborted) return;
+      append(lines);
+      earlier.hidden = lines.length < firstLines;
+      status.textContent = "New lines appear as they arrive.";
+      scrollToEnd();
+      await log.follow(until, (more) => arrived(more, until));
+      if (!until.aborted) status.textContent = "The output has ended.";
+    } catch (err) {
+      if (until.aborted) return;
+      if (err.status === 403) return showError(err);
+      status.textContent = err.status === 404 ? "There is no output: " + err.message : err.message;
+    }
+  }
+
+  // arrived draws at most once per frame, and returns a promise while lines arrive faster than that.
+  function arrived(lines, until) {
+    waiting.push(...lines);
+    return new Promise((resolve) => {
+      const draw = () => {
+        frame = 0;
+        if (until.aborted) return;
+        const all = waiting;
+        waiting = [];
+        append(all.slice(-maxBlocks * blockSize));
+        if (atEnd) scrollToEnd();
+      };
+      frame ||= document.hidden ? setTimeout(draw, 200) : requestAnimationFrame(draw);
+      if (waiting.length < 5000) resolve();
+      else setTimeout(resolve, 50);
+    });
+  }
+
+  function append(lines) {
+    for (const line of lines) {
+      let block = blocks.at(-1);
+      if (!block || block.lines.length >= blockSize) {
+        block = newBlock();
+        blocks.push(block);
+        pre.append(block.element);
+      }
+      block.lines.push(line);
+      block.element.append(lineElement(line));
+    }
+    if (blocks.length <= maxBlocks) return;
+    // The oldest lines make room. They are read again when they are wanted.
+    for (const old of blocks.splice(0, blocks.length - maxBlocks)) old.element.remove();
+    rewind();
+  }
+
+  const newBlock = () => ({ lines: [], element: h("div", { class: "block" }) });
+
+  // rewind lets loadEarlier continue before the first line on the page.
+  function rewind() {
+    const positions = {};
+    for (const block of blocks) for (const line of block.lines) positions[line.stream] ??= { index: line.index, offset: line.offset };
+    log.openBefore(positions);
+    earlier.hidden = false;
+  }
+
+  async function loadEarlier() {
+    if (loading || !log) return;
+    loading = true;
+    const height = pre.scrollHeight;
+    try {
+      const lines = await log.earlier(earlierLines, signal);
+      earlier.hidden = lines.length < earlierLines;
+      const added = [];
+      for (let i = 0; i < lines.length; i += blockSize) {
+        const block = newBlock();
+        block.lines = lines.slice(i, i + blockSize);
+        block.element.append(...block.lines.map(lineElement));
+        added.push(block);
+      }
+      blocks.unshift(...added);
+      pre.prepend(...added.map((b) => b.element));
+      pre.scrollTop += pre.scrollHeight - height;
+      if (blocks.length > maxBlocks) {
+        for (const old of blocks.splice(maxBlocks)) old.element.remove();
+        if (followBox.checked) stop();
+        followBox.checked = false;
+        status.textContent = "New lines are not shown, because earlier lines take their room. Select follow to return to the end.";
+      }
+    } catch (err) {
+      if (!signal.aborted) status.textContent = "No earlier lines: " + err.message;
+    }
+    loading = false;
+  }
+
+  function lineElement(line) {
+    return h("div", { class: "line " + line.stream }, line.time !== undefined && h("span", { class: "time" }, clock(line.time * 1e6, true) + " "),
+      line.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(line.text));
+  }
+
+  function onscroll() {
+    atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 20;
+    if (pre.scrollTop < 50 && !earlier.hidden && !atEnd) loadEarlier();
+  }
+
+  const scrollToEnd = () => { pre.scrollTop = pre.scrollHeight; };
+
+  // find marks the lines with the text of the search. step moves from match to match.
+  function find(step) {
+    const text = search.value.toLowerCase();
+    if (step === 0) {
+      for (const e of pre.querySelectorAll(".match")) e.classList.remove("match", "current");
+      matches = text ? blocks.flatMap((b) => b.lines.flatMap((line, i) => (plainText(line.text).toLowerCase().includes(text) ? [b.element.children[i]] : []))) : [];
+      for (const e of matches) e.classList.add("match");
+      match = matches.length;
+      step = -1;
+    }
+    matches[match]?.classList.remove("current");
+    if (matches.length) {
+      match = (match + step + matches.length) % matches.length;
+      matches[match].classList.add("current");
+      matches[match].scrollIntoView({ block: "center" });
+    }
+    found.textContent = text ? (matches.length ? `${match + 1} of ${matches.length} lines` : "not in the lines on the page") : "";
+  }
+
+  function onSearchKey(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    if (matches.length === 0 || !matches[match].isConnected) find(0);
+    else find(event.shiftKey ? 1 : -1);
+  }
+
+  async function download(streamName) {
+    try {
+      const response = await send(`/v1/client/fs/logs/${alloc.ID}?${new URLSearchParams({ task, type: streamName, plain: "true", origin: "start" })}`, { signal });
+      save(await response.blob(), `${task}.${streamName}.log`);
+    } catch (err) {
+      if (!signal.aborted) status.textContent = `${streamName} cannot be downloaded: ${err.message}`;
+    }
+  }
+
+  signal.addEventListener("abort", () => current.abort());
+  await restart();
+}
+
+// save stores a blob as a file of the browser.
+export function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  h("a", { href: url, download: name.replace(/[^\w.-]/g, "_") }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60e3);
+}
