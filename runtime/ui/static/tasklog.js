@@ -240,8 +240,9 @@ export class TaskLog {
     return lines.reverse();
   }
 
-  // follow calls onLines(lines) with the output after the position of openAtEnd, until the task can write no more,
-  // or the signal ends. It continues after the connection was lost. onLines can return a promise.
+  // follow calls onLines(lines) with the output after the position of openAtEnd until the signal ends: the agent
+  // does not end the stream of a task that has ended. It continues after the connection was lost. onLines can
+  // return a promise; its last call, with an incomplete line, is after the end of the signal.
   async follow(signal, onLines) {
     await Promise.all(this.files.map((f, i) => this.followStream(f, this.ends[i], signal, onLines)));
   }
@@ -267,14 +268,14 @@ export class TaskLog {
           [index, offset] = [frameIndex, frame.Offset];
           if (lines.length) await onLines(lines);
         });
-        await onLines(splitter.flush());
-        return;
+        break;
       } catch (err) {
-        if (signal.aborted) return;
+        if (signal.aborted) break;
         if (err.status > 0 && err.status < 500) throw err;
         await pause(1000, signal);
       }
     }
+    await onLines(splitter.flush());
   }
 }
 
@@ -285,10 +286,19 @@ function decodeBase64(text) {
 }
 
 // started waits until a task of an allocation has started, or can no longer start.
-export async function started(allocID, task, signal) {
-  const found = new AbortController();
-  await watch(`/v1/allocation/${allocID}`, AbortSignal.any([signal, found.signal]), (alloc) => {
+export function started(allocID, task, signal) {
+  return condition(allocID, signal, (alloc) => {
     const state = alloc.TaskStates?.[task];
-    if (state?.StartedAt && !state.StartedAt.startsWith("0001") || alloc.ClientStatus !== "pending" && state?.State === "dead") found.abort();
+    return state?.StartedAt && !state.StartedAt.startsWith("0001") || hasEnded(alloc);
   });
+}
+
+// ended waits until an allocation has ended.
+export const ended = (allocID, signal) => condition(allocID, signal, hasEnded);
+
+const hasEnded = (alloc) => ["complete", "failed", "lost"].includes(alloc.ClientStatus);
+
+async function condition(allocID, signal, is) {
+  const found = new AbortController();
+  await watch(`/v1/allocation/${allocID}`, AbortSignal.any([signal, found.signal]), (alloc) => { if (is(alloc)) found.abort(); });
 }

@@ -1,21 +1,22 @@
 // The output of a task.
 
-import { send } from "../api.js";
+import { pause, send } from "../api.js";
 import { element as ansiElement, plainText } from "../ansi.js";
 import { h, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../main.js";
-import { started, TaskLog } from "../tasklog.js";
+import { ended, started, TaskLog } from "../tasklog.js";
 
 const firstLines = 1000, earlierLines = 2000;
+const lastOutput = 1000; // milliseconds in which the last output of an ended task arrives
 const blockSize = 200; // lines of an element that the browser draws only on the screen
 const maxBlocks = 60; // blocks on the page
 
 export async function show(main, { alloc, task }, signal) {
   const choice = h("select", { "aria-label": "Streams", onchange: restart }, ["stdout and stderr", "stdout", "stderr"].map((name) => h("option", null, name)));
-  const followBox = h("input", { type: "checkbox", id: "follow", checked: true, onchange: () => (followBox.checked ? restart() : stop()) });
-  const wrapBox = h("input", { type: "checkbox", id: "wrap", onchange: () => pre.classList.toggle("wrap", wrapBox.checked) });
-  const timesBox = h("input", { type: "checkbox", id: "times", onchange: () => pre.classList.toggle("with-times", timesBox.checked) });
+  const followBox = h("input", { type: "checkbox", id: "follow", "aria-label": "follow", checked: true, onchange: () => (followBox.checked ? restart() : stop()) });
+  const wrapBox = h("input", { type: "checkbox", id: "wrap", "aria-label": "wrap", onchange: () => pre.classList.toggle("wrap", wrapBox.checked) });
+  const timesBox = h("input", { type: "checkbox", id: "times", "aria-label": "times", onchange: () => pre.classList.toggle("with-times", timesBox.checked) });
   const search = h("input", { type: "search", "aria-label": "Search in the lines on the page", placeholder: "search", oninput: () => find(0), onkeydown: onSearchKey });
   const found = h("span", { role: "status", class: "dim" }), status = h("p", { role: "status", class: "dim" });
   const earlier = h("button", { hidden: true, onclick: loadEarlier }, "Earlier lines");
@@ -53,7 +54,9 @@ export async function show(main, { alloc, task }, signal) {
       earlier.hidden = lines.length < firstLines;
       status.textContent = "New lines appear as they arrive.";
       scrollToEnd();
-      await log.follow(until, (more) => arrived(more, until));
+      const end = new AbortController();
+      ended(alloc.ID, until).then(() => pause(lastOutput, until)).finally(() => end.abort());
+      await log.follow(AbortSignal.any([until, end.signal]), (more) => (until.aborted ? undefined : arrived(more, until)));
       if (!until.aborted) status.textContent = "The output has ended.";
     } catch (err) {
       if (until.aborted) return;
