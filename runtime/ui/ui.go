@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"io/fs"
 	"net/http"
 	"path"
@@ -42,12 +43,18 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 	if !isFile {
 		name = "index.html"
 	}
+	h := w.Header()
 	content, err := fs.ReadFile(embedded, path.Join("static", path.Clean("/"+name)))
+	if errors.Is(err, fs.ErrNotExist) {
+		// A large file is stored compressed. All browsers accept gzip.
+		if content, err = fs.ReadFile(embedded, path.Join("static", path.Clean("/"+name+".gz"))); err == nil {
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
 	if err != nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	h := w.Header()
 	h.Set("Content-Type", contentTypes[path.Ext(name)])
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Referrer-Policy", "no-referrer")

@@ -1,6 +1,10 @@
 package ui
 
 import (
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -53,6 +57,34 @@ func TestUnchangedFilesAreNotSentAgain(t *testing.T) {
 	}
 	if w := serve("/ui/static/main.js", "If-None-Match", serve("/ui/static/api.js").Header().Get("ETag")); w.Code != http.StatusOK {
 		t.Errorf("the ETag of another file: %d", w.Code)
+	}
+}
+
+// TestVendoredFiles checks that the files of others are as published.
+func TestVendoredFiles(t *testing.T) {
+	for name, want := range map[string]string{
+		"xterm/xterm.js":  "1f991ac3b4b283ebf96e60ae23a00a52765dd3a2e46fa6fdda9f1aab032f7495",
+		"xterm/xterm.css": "ba8e6985669488981ccf40c0cefe3aba80722cb6c92de7ad628b0bd717faf2b6",
+	} {
+		w := serve("/ui/static/vendor/" + name)
+		body := io.Reader(w.Body)
+		if w.Header().Get("Content-Encoding") == "gzip" {
+			uncompressed, err := gzip.NewReader(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = uncompressed
+		}
+		content, err := io.ReadAll(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256(content)); w.Code != http.StatusOK || got != want {
+			t.Errorf("%s: status %d, SHA-256 %s, want %s", name, w.Code, got, want)
+		}
+	}
+	if _, err := fs.Stat(embedded, "static/vendor/xterm/LICENSE"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
@@ -366,3 +367,50 @@ const parserTest = `(async () => {
 	}
 	return "";
 })()`
+
+// typeLine enters a line in a terminal. Keys of webPage.press would arrive twice: the terminal cancels the event of
+// the key, but chromedp sends the character in an event of its own.
+func typeLine(p *webPage, line string) {
+	p.t.Helper()
+	if _, err := chromedp.Call(p.ctx, input.InsertText, input.InsertTextParams{Text: line}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.press("\r")
+}
+
+func TestUITerminal(t *testing.T) {
+	t.Parallel()
+	s := startTestAgent(t, false)
+	b := startBrowser(t)
+	alloc := s.run("web", "service", "running", newShellTask("main", sleepForeverScript))
+	p := b.openTab(s.address, "/ui/allocations/"+alloc.ID)
+	p.waitText("td", "main")
+	p.click("Terminal")
+	p.waitText("[role=status]", "Connected: /bin/sh")
+	p.waitFor(`document.activeElement.classList.contains("xterm-helper-textarea")`)
+	typeLine(p, "printf '\\033[38;2;1;200;3mgreen\\033[0m %s\\n' $((40+2)); stty size")
+	p.waitText(".xterm-rows", "green 42")
+	if color := eval[string](p, `getComputedStyle([...document.querySelectorAll(".xterm-rows span")].findLast((e) => e.textContent.includes("green") && e.style.color)).color`); color != "rgb(1, 200, 3)" {
+		t.Errorf("colour %q", color)
+	}
+	size := eval[string](p, `(() => { const screen = document.querySelector(".xterm-screen"); return [document.querySelectorAll(".xterm-rows > div").length, screen.clientWidth > 800].join(" "); })()`)
+	p.waitText(".xterm-rows", strings.Fields(size)[0]+" ")
+	if !strings.HasSuffix(size, "true") {
+		t.Errorf("size of the terminal: %s", size)
+	}
+	p.screenshot("terminal")
+	typeLine(p, "exit 7")
+	p.waitText("[role=status]", "exit status 7")
+	p.enter("input[aria-label=Command]", `/bin/sh -c "echo one two; sleep 1000"`)
+	p.click("Reconnect")
+	p.waitText(".xterm-rows", "one two")
+	if _, err := s.Allocations().Stop(alloc, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.waitText("[role=status]", "Reconnect starts")
+	p.screenshot("terminal-ended")
+	// A command that does not exist.
+	p.open("/ui/exec/web?command=/no/such")
+	p.waitText(".xterm-rows", "/no/such: no such file")
+	p.waitText("[role=status]", "exit status 127")
+}

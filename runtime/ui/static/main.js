@@ -15,6 +15,7 @@ const pages = [
   [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)(\/(?<group>[^/]+))?$/, "job"],
   [/^allocations$/, "allocations"],
   [/^allocations\/(?<id>[^/]+)(\/(?<path>.*))?$/, "allocation"],
+  [/^exec\/(?<job>[^/]+)(\/(?<group>[^/]+)(\/(?<task>[^/]+))?)?$/, "exec"],
   [/^(clients|topology|servers)(\/.*)?$/, "node"],
   [/^plugins$/, "plugins"],
   [/^(storage|csi)(\/(?<path>.*))?$/, "volumes"],

@@ -5,7 +5,7 @@ import { element as ansiElement } from "../ansi.js";
 import { h, link, replace, table } from "../dom.js";
 import { bytes, clock } from "../format.js";
 import { readPart } from "../tasklog.js";
-import { allocationPath } from "../views/allocations.js";
+import { allocationPath } from "../paths.js";
 import { save } from "./logs.js";
 
 const partSize = 256 << 10; // bytes that are shown at once

@@ -8,7 +8,7 @@ import { rowTable } from "../rows.js";
 import { TaskLog } from "../tasklog.js";
 import { element as ansiElement } from "../ansi.js";
 import { tasksOf } from "../views/allocation.js";
-import { allocationPath } from "../views/allocations.js";
+import { allocationPath } from "../paths.js";
 import { fromAPI, lengthOf, summary, textOf } from "./spans.js";
 import { timeChart } from "./timechart.js";
 
