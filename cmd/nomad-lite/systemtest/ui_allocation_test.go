@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
@@ -297,6 +298,25 @@ func TestUILogsAndFiles(t *testing.T) {
 		p.waitText("[role=alert]", "none")
 	})
 
+	t.Run("lost connection", func(t *testing.T) {
+		b := &browser{t, b.ctx}
+		alloc := s.run("counter", "service", "running", newShellTask("main", "echo first; trap 'echo later' USR1; "+sleepForeverScript))
+		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/main/logs")
+		p.waitText(".line", "first")
+		p.allowError("net::ERR")
+		p.setOffline(true)
+		p.waitFor(`!document.getElementById("connection").hidden`)
+		if err := s.Allocations().Signal(alloc, nil, "main", "SIGUSR1"); err != nil {
+			t.Fatal(err)
+		}
+		p.setOffline(false)
+		p.waitText(".line", "later")
+		p.waitFor(`document.getElementById("connection").hidden`)
+		if n := eval[int](p, `document.querySelectorAll(".line").length`); n != 2 {
+			t.Errorf("%d lines are on the page", n)
+		}
+	})
+
 	t.Run("large log", func(t *testing.T) {
 		b := &browser{t, b.ctx}
 		alloc := s.run("large", "batch", "complete", newShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
@@ -335,6 +355,17 @@ func TestUILogsAndFiles(t *testing.T) {
 			t.Error(bad)
 		}
 	})
+}
+
+// setOffline disconnects the tab from the agent, or connects it again.
+func (p *webPage) setOffline(offline bool) {
+	p.t.Helper()
+	conditions := &network.Conditions{Offline: offline, DownloadThroughput: -1, UploadThroughput: -1}
+	if _, err := chromedp.Call(p.ctx, network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{
+		MatchedNetworkConditions: []*network.Conditions{conditions},
+	}); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // parserTest parses random bytes as lines with colours and as files of arrival times. It returns what is wrong with
