@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 // to one destination. It is not for concurrent use.
 type StatsdEncoder struct {
 	// Tags writes labels as tags, in the format of Datadog. Otherwise the values of the labels are parts of the name,
-	// in the order of the labels' names.
+	// in the order of the labels' names; an empty value is "none".
 	Tags bool
 	// ConstantTags are added to the tags of each line.
 	ConstantTags []string
@@ -69,7 +70,7 @@ func (e *StatsdEncoder) line(name string, labels Labels, value float64, kind str
 	if !e.Tags {
 		for _, p := range labels {
 			b.WriteByte('.')
-			b.WriteString(strings.ReplaceAll(cleanStatsd(p.GetValue()), ".", "_"))
+			b.WriteString(cmp.Or(strings.ReplaceAll(cleanStatsd(p.GetValue()), ".", "_"), "none"))
 		}
 	}
 	b.WriteByte(':')

@@ -33,6 +33,9 @@ func TestStatsdLines(t *testing.T) {
 	if got := e.Lines(readings(4, 0, "other")); got[0] != "nomad.client.allocs.restart.a_example.other:4|c\n" {
 		t.Errorf("a new time series is sent as %q", got)
 	}
+	if got := e.Lines(readings(1, 0, "")); got[0] != "nomad.client.allocs.restart.a_example.none:1|c\n" {
+		t.Errorf("a time series with an empty label is sent as %q", got)
+	}
 }
 
 func TestDatadogLinesHaveTags(t *testing.T) {

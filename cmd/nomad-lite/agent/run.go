@@ -70,7 +70,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { r.announceReady(running) })
-	wg.Go(func() { r.metrics.Push(running, r.logger.Named("metrics")) })
+	wg.Go(func() { r.pushMetrics(running) })
 	wg.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
 	close(ended)
@@ -89,6 +89,15 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 		if address := r.nonDefaultAddress(); address != "" {
 			fmt.Fprintf(r.streams.Err, "    export NOMAD_ADDR=%s\n", address)
 		}
+	case <-ctx.Done():
+	}
+}
+
+// pushMetrics sends metrics when the labels of the node are known.
+func (r *runningAgent) pushMetrics(ctx context.Context) {
+	select {
+	case <-r.agent.Node().Registered():
+		r.metrics.Push(ctx, r.logger.Named("metrics"))
 	case <-ctx.Done():
 	}
 }

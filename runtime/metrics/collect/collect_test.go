@@ -3,6 +3,7 @@ package collect
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -262,5 +263,23 @@ func TestGatherFillsTheTable(t *testing.T) {
 				t.Errorf("%s has the label %s, which is not in the table", d.Name, p.GetName())
 			}
 		}
+	}
+}
+
+func BenchmarkGather(b *testing.B) {
+	c := newCollector(b, &fakeNode{host: measuredHost})
+	if _, err := c.store.Update(b.Context(), func(tx *store.Txn) error {
+		first := tx.Allocation(nil, "a1")
+		for i := range 1000 {
+			alloc := *first
+			alloc.ID = fmt.Sprintf("b%d", i)
+			tx.PutAllocation(&alloc)
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		c.Gather(b.Context())
 	}
 }
