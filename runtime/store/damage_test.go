@@ -615,7 +615,7 @@ func TestDiskFull(t *testing.T) {
 	// A retry can succeed because the failed change has left room, so the disk counts as full only after
 	// several failures.
 	full, failures := 0, 0
-	index := s.Index()
+	index, counted := s.Index(), instrumentValue(t, "nomad_lite_store_write_failures_total")
 	for failures < 4 {
 		err := put(full)
 		switch {
@@ -632,6 +632,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	if full < 5 {
 		t.Fatalf("full after %d changes", full)
+	}
+	if n := instrumentValue(t, "nomad_lite_store_write_failures_total") - counted; n < 4 {
+		t.Errorf("%v failures are counted", n)
 	}
 	if s.Index() != index || s.Snapshot().JobSubmission(nil, "default", fmt.Sprintf("job-%d-a", full), 0) != nil {
 		t.Error("readers see a part of what failed")
