@@ -28,7 +28,7 @@ type Settings struct {
 
 // Config configures an Exporter.
 type Config struct {
-	URL             string // to which batches are sent; for gRPC only scheme, host and port count. Empty means that nothing is exported.
+	URL             string // to which batches are sent, without secrets; for gRPC only scheme, host and port count. Empty means that nothing is exported.
 	Protocol        string
 	Headers         map[string]string
 	TaskTraceparent bool

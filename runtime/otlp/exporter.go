@@ -2,7 +2,6 @@ package otlp
 
 import (
 	"context"
-	"net/url"
 	"sync"
 	"time"
 
@@ -47,11 +46,11 @@ type Exporter struct {
 	sender   sender
 	logger   hclog.Logger
 
-	wake     chan struct{} // has a value when spans were added to an empty queue, or a batch is complete
-	closing  chan struct{} // closed by Close
-	done     chan struct{} // closed when the goroutine has returned
-	cancel   context.CancelFunc
-	closeOne sync.Once
+	wake      chan struct{} // has a value when spans were added to an empty queue, or a batch is complete
+	closing   chan struct{} // closed by Close
+	done      chan struct{} // closed when the goroutine has returned
+	cancel    context.CancelFunc
+	closeOnce sync.Once
 
 	mu      sync.Mutex
 	queue   []queuedSpan
@@ -76,11 +75,7 @@ func New(c Config, agent Agent, logger hclog.Logger) (*Exporter, error) {
 		config: c, resource: newResource(c, agent), scope: agent.Version, sender: s, logger: logger.Named("otlp"),
 		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
 	}
-	collector := c.URL
-	if u, err := url.Parse(c.URL); err == nil {
-		collector = u.Redacted()
-	}
-	e.logger.Info("traces are exported", "endpoint", collector, "protocol", c.Protocol)
+	e.logger.Info("traces are exported", "endpoint", c.URL, "protocol", c.Protocol)
 	go e.run(ctx)
 	return e, nil
 }
@@ -111,7 +106,7 @@ func (e *Exporter) add(s queuedSpan) {
 // Close sends the spans of the queue, and returns when they are sent, the collector does not accept them,
 // or two seconds have passed. Later spans are ignored. Close may be called twice.
 func (e *Exporter) Close() {
-	e.closeOne.Do(func() {
+	e.closeOnce.Do(func() {
 		e.mu.Lock()
 		e.closed = true
 		e.mu.Unlock()
