@@ -77,7 +77,7 @@ function eventRow(event) {
     details.setAttribute("aria-expanded", String(!payload.hidden));
   } }, "Details");
   return h("tr", null,
-    h("td", null, clock(event.received * 1e6, true)), h("td", null, event.Topic), h("td", null, event.Type, " ", details),
+    h("td", { class: "time" }, clock(event.received * 1e6, true)), h("td", null, event.Topic), h("td", null, event.Type, " ", details),
     h("td", null, object(event), payload), h("td", null, event.Namespace), h("td", { class: "number" }, event.Index));
 }
 
