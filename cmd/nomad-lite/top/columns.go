@@ -43,8 +43,8 @@ var columns = []column{
 	memoryColumn:   {"MEMORY", 8, 8, true, memoryCell},
 	restartsColumn: {"RESTARTS", 8, 8, true, func(r row, t totals, _ time.Time) cell { return cell{"", fmt.Sprint(t.restarts)} }},
 	uptimeColumn:   {"UPTIME", 7, 7, true, uptimeCell},
-	portsColumn:    {"PORTS", 16, 28, false, portsCell},
-	eventColumn:    {"LAST EVENT", 12, 0, false, eventCell},
+	portsColumn:    {"PORTS", 28, 28, false, portsCell},
+	eventColumn:    {"LAST EVENT", 16, 0, false, eventCell},
 }
 
 // columnPriority is the order in which columns are left out of a narrow terminal, the last one first.

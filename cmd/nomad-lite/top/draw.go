@@ -117,7 +117,7 @@ func (u *ui) summaryLine(columns int) string {
 func (u *ui) lastLine(columns int) string {
 	switch {
 	case u.prompt != nil:
-		text := terminal.SingleLine(u.prompt.label) + u.prompt.text
+		text := terminal.SanitizeLine(u.prompt.label) + u.prompt.text
 		for text != "" && terminal.DisplayWidth(text) >= columns { // of a long text, the end is shown
 			_, size := utf8.DecodeRuneInString(text)
 			text = text[size:]

@@ -146,22 +146,24 @@ type allocKey struct{ id, namespace, nodeID string }
 // parallelSamples is the number of allocations whose usage is requested at the same time.
 const parallelSamples = 4
 
-// readUsage requests the resource usage of allocations. An allocation that cannot be read has no usage.
-func readUsage(ctx context.Context, c *api.Client, allocs []allocKey) []sample {
+// readUsage requests the resource usage of allocations. An allocation that cannot be read has no usage. readUsage
+// calls cleanup before a panic of one of its goroutines ends the process.
+func readUsage(ctx context.Context, c *api.Client, allocs []allocKey, cleanup func()) []sample {
 	samples := make([]sample, len(allocs))
 	next := make(chan int)
 	var wg sync.WaitGroup
-	for range min(parallelSamples, len(allocs)) {
-		wg.Go(func() {
-			for i := range next {
-				a := allocs[i]
-				used, err := c.Allocations().Stats(&api.Allocation{ID: a.id, NodeID: a.nodeID}, apiclient.QueryOptions(ctx, a.namespace))
-				if err != nil {
-					used = nil
-				}
-				samples[i] = sample{a.id, used}
+	work := func() {
+		for i := range next {
+			a := allocs[i]
+			used, err := c.Allocations().Stats(&api.Allocation{ID: a.id, NodeID: a.nodeID}, apiclient.QueryOptions(ctx, a.namespace))
+			if err != nil {
+				used = nil
 			}
-		})
+			samples[i] = sample{a.id, used}
+		}
+	}
+	for range min(parallelSamples, len(allocs)) {
+		wg.Go(func() { callWithCleanup(work, cleanup) })
 	}
 	for i := range allocs {
 		next <- i

@@ -2,9 +2,7 @@ package top
 
 import (
 	"context"
-	"os"
 	"strings"
-	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -18,7 +16,7 @@ func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
 	case key == terminal.KeyCtrlC:
 		return true
 	case key == terminal.KeyCtrlZ: // raw mode makes no signal of it
-		_ = syscall.Kill(os.Getpid(), syscall.SIGTSTP) // a process can always send itself a signal
+		return u.suspend() != nil // an error means that the terminal was closed
 	case key == terminal.KeyCtrlL:
 		u.screen.Redraw()
 	case u.prompt != nil:

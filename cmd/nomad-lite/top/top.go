@@ -95,7 +95,7 @@ func printOnce(ctx context.Context, c *api.Client, listed *lists, o options, s *
 			keys = append(keys, allocKey{a.ID, a.Namespace, a.NodeID})
 		}
 	}
-	for _, used := range readUsage(ctx, c, keys) {
+	for _, used := range readUsage(ctx, c, keys, func() {}) {
 		state.setUsage(used.allocID, used.usage)
 	}
 	rows := (&table{sort: byName, all: o.all}).rows(state)

@@ -86,7 +86,7 @@ func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui 
 // terminal.
 func (u *ui) run(ctx context.Context, from *lists) error {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, append(cli.TerminationSignals(), syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP)...)
+	signal.Notify(signals, append(cli.TerminationSignals(), syscall.SIGWINCH, syscall.SIGCONT)...)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer u.wg.Wait()
@@ -103,7 +103,7 @@ func (u *ui) run(ctx context.Context, from *lists) error {
 	return u.loop(ctx, signals, updates)
 }
 
-func (u *ui) loop(ctx context.Context, signals chan os.Signal, updates <-chan update) error {
+func (u *ui) loop(ctx context.Context, signals <-chan os.Signal, updates <-chan update) error {
 	tick := time.NewTicker(u.interval)
 	defer tick.Stop()
 	var drawTime, escapeTime <-chan time.Time // nil while nothing is due
@@ -137,7 +137,7 @@ func (u *ui) loop(ctx context.Context, signals chan os.Signal, updates <-chan up
 			}
 			dirty, escapeTime = true, nil
 		case sig := <-signals:
-			quit, err := u.handleSignal(sig, signals)
+			quit, err := u.handleSignal(sig)
 			if quit || err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest
 }
 
 // handleSignal reports whether a signal ends the command.
-func (u *ui) handleSignal(sig os.Signal, signals chan os.Signal) (quit bool, err error) {
+func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 	switch sig {
 	case syscall.SIGWINCH:
 		u.screen.Redraw()
@@ -186,27 +186,21 @@ func (u *ui) handleSignal(sig os.Signal, signals chan os.Signal) (quit bool, err
 		}
 		u.screen.Leave()
 		return false, u.screen.Enter()
-	case syscall.SIGTSTP:
-		return false, u.suspend(signals)
 	default:
 		return true, nil
 	}
 	return false, nil
 }
 
-// suspend restores the terminal and stops the process, until the user continues it.
-func (u *ui) suspend(signals chan os.Signal) error {
-	if u.running {
-		return nil // the program in the task has the terminal
-	}
+// suspend restores the terminal and stops the process, until the user continues it. The signal must not be caught
+// elsewhere: Go would ignore it from then on.
+func (u *ui) suspend() error {
 	u.keys.stop()
 	u.screen.Leave()
-	signal.Reset(syscall.SIGTSTP)
 	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil { // the whole job of the shell
 		return os.NewSyscallError("kill", err)
 	}
 	time.Sleep(suspendDelay)
-	signal.Notify(signals, syscall.SIGTSTP)
 	return u.takeTerminal()
 }
 
@@ -222,16 +216,19 @@ func (u *ui) takeTerminal() error {
 // goSafely runs a function in a goroutine that run waits for. If the function panics, the terminal is restored
 // before the process ends.
 func (u *ui) goSafely(f func()) {
-	u.wg.Go(func() {
-		returned := false
-		defer func() {
-			if !returned {
-				u.screen.Leave()
-			}
-		}()
-		f()
-		returned = true
-	})
+	u.wg.Go(func() { callWithCleanup(f, u.screen.Leave) })
+}
+
+// callWithCleanup calls f, and cleanup if f panics. The panic continues.
+func callWithCleanup(f, cleanup func()) {
+	returned := false
+	defer func() {
+		if !returned {
+			cleanup()
+		}
+	}()
+	f()
+	returned = true
 }
 
 // background runs a function in a goroutine, and the function that it returns in the goroutine of run.
@@ -277,7 +274,7 @@ func (u *ui) sample(ctx context.Context) {
 	u.background(ctx, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 		defer cancel()
-		samples := readUsage(ctx, u.client, keys)
+		samples := readUsage(ctx, u.client, keys, u.screen.Leave)
 		return func() {
 			u.sampling = false
 			for _, s := range samples {
