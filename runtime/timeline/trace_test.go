@@ -33,7 +33,9 @@ func TestTraceGetsSpansOfFile(t *testing.T) {
 	call.End("secret", nil)
 	run := r.StartRun("id", "x", time.Now())
 	run.EndRun("secret", true)
-	r.RecordWait("other tasks", time.Now().Add(-time.Second), errors.New("secret"))
+	wait := r.StartWait("other tasks")
+	time.Sleep(2 * minWait)
+	wait.End("", errors.New("secret"))
 	r.RecordEvent("Started", "", time.Now())
 	r.Start(KindHook, "stop", "x") // does not end
 

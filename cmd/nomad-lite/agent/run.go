@@ -85,6 +85,10 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
 		r.systemd.notify("READY=1")
+		if r.currentConfig().LogJSON { // a program reads each line of standard error
+			r.logger.Info("agent is ready", "addresses", r.listeners.String(), "data_dir", r.agent.DataDir())
+			return
+		}
 		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listeners, r.agent.DataDir())
 		if address := r.nonDefaultAddress(); address != "" {
 			fmt.Fprintf(r.streams.Err, "    export NOMAD_ADDR=%s\n", address)

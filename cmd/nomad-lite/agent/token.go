@@ -44,8 +44,11 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 	}
 	path := filepath.Join(dataDir, TokenFile)
 	token, made, err := readToken(path)
-	if made {
-		// The message has the name of the file and not the token, which would get into the journal.
+	// The message has the name of the file and not the token, which would get into the journal.
+	switch {
+	case made && c.LogJSON:
+		logger.Info("clients over TCP must show the token in a new file", "path", path)
+	case made:
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {
