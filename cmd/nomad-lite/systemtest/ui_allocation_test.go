@@ -3,14 +3,16 @@ package systemtest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
-	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
@@ -301,19 +303,20 @@ func TestUILogsAndFiles(t *testing.T) {
 	t.Run("lost connection", func(t *testing.T) {
 		b := &browser{t, b.ctx}
 		alloc := s.run("counter", "service", "running", newShellTask("main", "echo first; trap 'echo later' USR1; "+sleepForeverScript))
-		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/main/logs")
+		n := newUnreliableNetwork(t, s.address)
+		p := b.openTab(n.address, "/ui/allocations/"+alloc.ID+"/main/logs")
 		p.waitText(".line", "first")
 		p.allowError("net::ERR")
-		p.setOffline(true)
+		n.setCut(true)
 		p.waitFor(`!document.getElementById("connection").hidden`)
 		if err := s.Allocations().Signal(alloc, nil, "main", "SIGUSR1"); err != nil {
 			t.Fatal(err)
 		}
-		p.setOffline(false)
+		n.setCut(false)
 		p.waitText(".line", "later")
 		p.waitFor(`document.getElementById("connection").hidden`)
-		if n := eval[int](p, `document.querySelectorAll(".line").length`); n != 2 {
-			t.Errorf("%d lines are on the page", n)
+		if count := eval[int](p, `document.querySelectorAll(".line").length`); count != 2 {
+			t.Errorf("%d lines are on the page", count)
 		}
 	})
 
@@ -357,15 +360,61 @@ func TestUILogsAndFiles(t *testing.T) {
 	})
 }
 
-// setOffline disconnects the tab from the agent, or connects it again.
-func (p *webPage) setOffline(offline bool) {
-	p.t.Helper()
-	conditions := &network.Conditions{Offline: offline, DownloadThroughput: -1, UploadThroughput: -1}
-	if _, err := chromedp.Call(p.ctx, network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{
-		MatchedNetworkConditions: []*network.Conditions{conditions},
-	}); err != nil {
-		p.t.Fatal(err)
+// unreliableNetwork forwards connections to an agent, and can be cut.
+type unreliableNetwork struct {
+	address string // address is that of the agent, seen through the network
+
+	mu    sync.Mutex
+	isCut bool
+	conns []net.Conn
+}
+
+func newUnreliableNetwork(t *testing.T, agent string) *unreliableNetwork {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	n := &unreliableNetwork{address: "http://" + l.Addr().String()}
+	t.Cleanup(func() { _ = l.Close(); n.setCut(true) })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n.forward(client, strings.TrimPrefix(agent, "http://"))
+		}
+	}()
+	return n
+}
+
+func (n *unreliableNetwork) forward(client net.Conn, agent string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.isCut {
+		_ = client.Close()
+		return
+	}
+	server, err := net.Dial("tcp", agent)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	n.conns = append(n.conns, client, server)
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+}
+
+// setCut closes all connections and rejects new ones, or accepts them again.
+func (n *unreliableNetwork) setCut(cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = cut
+	for _, c := range n.conns {
+		_ = c.Close()
+	}
+	n.conns = nil
 }
 
 // parserTest parses random bytes as lines with colours and as files of arrival times. It returns what is wrong with
