@@ -132,7 +132,9 @@ export async function show(main, { alloc }, signal) {
   }
 
   function drawOutput(s, end, lines) {
-    const isDuring = (line) => line.time >= Math.floor(s.start);
+    // A process can print before the driver has answered, which is the start of the run.
+    const call = s.kind === "run" ? spans.findLast((o) => o.name === "StartTask" && o.task === s.task && o.start <= s.start) : undefined;
+    const isDuring = (line) => line.time >= Math.floor((call ?? s).start);
     const during = lines.filter(isDuring).length;
     replace(output, h("h2", null, "Output of ", h("bdi", null, s.task), s.end === undefined ? " up to now" : ` up to ${clock(end * 1e6, true)}`),
       lines.length === 0 ? h("p", { class: "dim" }, "The task had printed nothing until then.") : [
