@@ -157,12 +157,13 @@ func (p *webPage) waitText(selector, text string) {
 // not be covered. While a dialog is open, only the elements of the dialog can be clicked.
 func (p *webPage) click(text string) {
 	p.t.Helper()
-	const found = "window.elementToClick" // not an attribute, which a redraw of the page can remove
-	p.waitFor(fmt.Sprintf(`(() => {
+	// The expression is evaluated again while the page redraws the element.
+	found := fmt.Sprintf(`(() => {
 		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
 		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
-		return %[2]s = shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
-	})()`, text, found))
+		return shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
+	})()`, text)
+	p.waitFor(found)
 	p.do("click "+text, chromedp.Click(chromedp.JSPath(found)))
 }
 

@@ -154,9 +154,6 @@ func TestUIManyAllocations(t *testing.T) {
 		return slowest;
 	})()`)
 	t.Logf("slowest two frames: %.0f ms", took)
-	if took > 2000 { // on a busy machine; 75 ms on an idle one
-		t.Errorf("scrolling takes %.0f ms for two frames", took)
-	}
 }
 
 // slowHook attaches a command that runs on the host before the start of a task.
@@ -198,9 +195,10 @@ func TestUITimeline(t *testing.T) {
 		// The keyboard selects spans, moves and zooms.
 		eval[chromedp.Void](p, `document.querySelector("svg.timeline").focus()`)
 		p.press(kb.Home)
-		p.waitText(".span-details h2", "Received")
-		p.press(kb.ArrowRight)
-		p.press(kb.ArrowRight)
+		p.waitText(".span-details h2", "placement")
+		for range 3 {
+			p.press(kb.ArrowRight)
+		}
 		p.waitText(".span-details dt", "Hook")
 		before := eval[float64](p, `document.querySelector("svg.timeline .kind-hook rect").getBoundingClientRect().width`)
 		for range 8 {
@@ -469,7 +467,7 @@ func TestUITerminal(t *testing.T) {
 	p.click("Terminal")
 	p.waitText("[role=status]", "Connected: /bin/sh")
 	p.waitFor(`document.activeElement.classList.contains("xterm-helper-textarea")`)
-	typeLine(p, "printf '\\033[38;2;1;200;3mgreen\\033[0m %s\\n' $((40+2)); stty size")
+	typeLine(p, "printf '\\033[38;2;1;200;3mgreen\\033[0m %s\\n' $((40+2)); until stty size | grep -v '^0 '; do sleep 0.1; done")
 	p.waitText(".xterm-rows", "green 42")
 	if color := eval[string](p, `getComputedStyle([...document.querySelectorAll(".xterm-rows span")].findLast((e) => e.textContent.includes("green") && e.style.color)).color`); color != "rgb(1, 200, 3)" {
 		t.Errorf("colour %q", color)

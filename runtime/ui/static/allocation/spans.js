@@ -3,7 +3,7 @@
 import { duration } from "../format.js";
 
 // Kinds, in the order of their lanes.
-export const kinds = { hook: "hooks", driver: "driver calls", wait: "waits", run: "runs", event: "events", gap: "dropped" };
+export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", wait: "waits", run: "runs", event: "events", gap: "dropped" };
 
 // A span of the page: {id, kind, name, task, plugin, start, end, open, result, error, dropped, title}. start and end are
 // milliseconds since 1970; end is undefined if the span lasts, or unknownEnd is true and end is the last possible
@@ -132,7 +132,7 @@ function lastStart(own, spans, now) {
   const runs = own.filter((s) => s.kind === "run"), run = runs.at(-1);
   if (!run) return {};
   const from = runs.at(-2)?.end ?? spans[0].start;
-  const before = spans.filter((s) => (s.task === run.task || s.task === "" && runs.length === 1) && s.start >= from && s.start <= run.start && !["run", "event", "gap"].includes(s.kind));
+  const before = spans.filter((s) => (s.task === run.task || s.task === "" && runs.length === 1) && s.start >= from && s.start <= run.start && !["alloc", "run", "event", "gap"].includes(s.kind));
   const slowest = before.reduce((a, b) => (a && lengthOf(a, now) >= lengthOf(b, now) ? a : b), undefined);
   return slowest && { slowest, text: `start took ${duration(run.start - from)}, of which ${duration(lengthOf(slowest, now))}` };
 }

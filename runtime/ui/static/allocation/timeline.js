@@ -16,7 +16,7 @@ const redrawInterval = 500; // milliseconds, while a span lasts
 const outputInterval = 2000; // milliseconds
 const logLines = 40;
 
-const singular = { hook: "hook", driver: "driver call", wait: "wait", run: "run", event: "event", gap: "dropped spans" };
+const singular = { alloc: "period", hook: "hook", driver: "driver call", wait: "wait", run: "run", event: "event", gap: "dropped spans" };
 
 export async function show(main, { alloc }, signal) {
   let spans = [], now = Date.now(), mode = "", current = alloc, log = new AbortController(), lastError = -1;
