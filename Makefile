@@ -1,4 +1,4 @@
-.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour bench bench-all
+.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -40,6 +40,9 @@ BENCHTIME ?= 5x
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
 	go test -run '^$$' -bench '^Benchmark(HTTP|Jobs)$$' ./runtime/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest
+
+screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
+	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...
