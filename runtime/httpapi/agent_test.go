@@ -80,6 +80,15 @@ func TestLeaderAndRootPage(t *testing.T) {
 	}
 }
 
+func TestDisabledPage(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Optional.NoPage = true })
+	for _, path := range []string{"/ui/", "/ui/jobs", "/ui/static/main.js"} {
+		if r := f.send("GET", path, nil); r.StatusCode != 404 || !strings.Contains(bodyText(r), "the web page is disabled") {
+			t.Errorf("%s: status %d", path, r.StatusCode)
+		}
+	}
+}
+
 // Each reply to a GET request for the state has an index. (checklist 2)
 func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f := newFixture(t, nil)
@@ -315,7 +324,7 @@ func TestHealth(t *testing.T) {
 
 func TestDebugging(t *testing.T) {
 	t.Setenv("SOMEBODYS_TOKEN", "xyzzy")
-	f := newFixture(t, func(c *Config) { c.Debug = true })
+	f := newFixture(t, func(c *Config) { c.Optional.Debug = true })
 	f.putNode(t)
 	host := bodyText(f.send("GET", "/v1/agent/host", nil))
 	if strings.Contains(host, "xyzzy") || !strings.Contains(host, `"SOMEBODYS_TOKEN":"<redacted>"`) {
@@ -331,7 +340,7 @@ func TestDebugging(t *testing.T) {
 
 // The stock command line stores the body of each profile as it is.
 func TestProfilesAreBinary(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Debug = true })
+	f := newFixture(t, func(c *Config) { c.Optional.Debug = true })
 	f.putNode(t)
 	gzipMagic, traceMagic := "\x1f\x8b", "go 1."
 	for target, start := range map[string]string{"heap": gzipMagic, "heap?gc=1": gzipMagic, "profile?seconds=0.1": gzipMagic, "trace?seconds=0.1": traceMagic} {

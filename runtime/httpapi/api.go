@@ -78,6 +78,12 @@ type AgentFuncs struct {
 	PluginsChanged func() <-chan struct{}
 }
 
+// OptionalRoutes selects routes that the configuration of an agent enables or disables.
+type OptionalRoutes struct {
+	Debug  bool // profiles and host data are served
+	NoPage bool // requests for the web page have the status 404
+}
+
 // Config configures an API.
 type Config struct {
 	Store         *store.Store
@@ -91,9 +97,8 @@ type Config struct {
 	AdvertiseAddr string // host:port that other programs use to reach the node
 	Agent         AgentFuncs
 	// Log is the logger whose lines the monitor streams; nil disables the monitor.
-	Log hclog.InterceptLogger
-	// Debug enables profiles and host data.
-	Debug bool
+	Log      hclog.InterceptLogger
+	Optional OptionalRoutes
 	// Version is the Nomad version whose API is implemented.
 	Version string
 

@@ -113,7 +113,10 @@ func redirectToUI(r *request) (any, error) {
 }
 
 // servePage replies with a file or the HTML of the web page.
-func servePage(r *request) (any, error) {
+func (a *API) servePage(r *request) (any, error) {
+	if a.config.Optional.NoPage {
+		return nil, notFound("the web page is disabled in the configuration of the agent: ui { enabled = false }")
+	}
 	r.replyWritten = true
 	ui.Serve(r.w, r.Request)
 	return nil, nil

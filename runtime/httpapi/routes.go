@@ -48,7 +48,7 @@ func (a *API) newRoutes() []route {
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Agent}
 	plugins := &pluginHandler{agent: c.Agent}
 	login := &loginHandler{token: c.Token}
-	debug := &debugHandler{agent, c.Node, c.Log, c.Debug}
+	debug := &debugHandler{agent, c.Node, c.Log, c.Optional.Debug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
@@ -184,8 +184,8 @@ func (a *API) newRoutes() []route {
 		{"GET", keySetPath, identities.keySet, noBodyRouteDoc[identity.KeySet]("list the keys that verify tokens of tasks")},
 		{"GET", discoveryPath, identities.discover, noBodyRouteDoc[discovery]("say where the keys are that verify tokens of tasks")},
 		{"GET", "/", redirectToUI, streamRouteDoc("text/html", "go to the page for people")},
-		{"GET", "/ui/", servePage, streamRouteDoc("text/html", "show the web page")},
-		{"GET", "/ui/{id...}", servePage, streamRouteDoc("text/html", "show the web page")},
+		{"GET", "/ui/", a.servePage, streamRouteDoc("text/html", "show the web page")},
+		{"GET", "/ui/{id...}", a.servePage, streamRouteDoc("text/html", "show the web page")},
 
 		// These routes have the same reply on all single-server agents: see cluster_stubs.go.
 		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLHandler, noBodyRouteDoc[noContent]("refuse policies and tokens")},

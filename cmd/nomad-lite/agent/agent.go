@@ -164,7 +164,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		AdvertiseAddr: open.Node.HTTPAddr,
 		Agent:         httpapi.AgentFuncs{Config: r.selfConfig, Reload: r.reload, Plugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
 		Log:           logger,
-		Debug:         c.Debug,
+		Optional:      httpapi.OptionalRoutes{Debug: c.Debug, NoPage: c.NoPage},
 		Version:       fingerprint.NomadVersion,
 		Token:         token,
 		ReadToken:     readToken,

@@ -106,8 +106,9 @@ func (r *runningAgent) selfConfig() map[string]any {
 			"KeyFile": c.TLS.KeyFile,
 		},
 		"Telemetry": telemetryConfig(&c.Telemetry),
-		"UI":        map[string]any{"Enabled": true, "ShowCLIHints": false},
-		"Version":   map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
+		// Browsers cannot open the address of a unix socket, so it is no hint.
+		"UI":      map[string]any{"Enabled": !c.NoPage, "ShowCLIHints": !c.NoPage && !c.NoPageHints && r.clientAddress != ""},
+		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
 	}
 }
 

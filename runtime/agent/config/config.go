@@ -51,6 +51,8 @@ type Config struct {
 	HandshakeTimeout time.Duration
 	NoTokens         bool // access control is disabled explicitly
 	Debug            bool // the API serves profiles of the agent and host data
+	NoPage           bool // the web page is not served
+	NoPageHints      bool // the API asks clients not to print addresses of the web page
 	Telemetry        metrics.Settings
 	OTLP             otlp.Settings // export of traces; an empty Endpoint: environment variables decide
 

@@ -95,6 +95,11 @@ limits {
 enable_debug = true
 unix_sockets { group = "operators" }
 no_such = 1
+ui {
+  enabled        = false
+  show_cli_hints = false
+  label { text = "staging" }
+}
 `
 	var c Config
 	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
@@ -106,6 +111,7 @@ no_such = 1
 		`n.hcl:49: tls_min_version: tls11 is not safe, tls12 is the least`,
 		`n.hcl:59: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
 		`n.hcl:63: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:67: ui.label is ignored: ` + notImplementedReason,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -149,6 +155,8 @@ no_such = 1
 		{"https_handshake_timeout", c.HandshakeTimeout, 2 * time.Second},
 		{"enable_debug", c.Debug, true},
 		{"unix_sockets", c.SocketGroup, "operators"},
+		{"ui.enabled", c.NoPage, true},
+		{"ui.show_cli_hints", c.NoPageHints, true},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)

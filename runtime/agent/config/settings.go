@@ -277,6 +277,14 @@ var topLevelSettings = map[string]setting{
 		"user":  {ignoredReason: "the unix socket belongs to the user of the agent"},
 		"mode":  {ignoredReason: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
 	}},
+	"ui": {blockSettings: map[string]setting{
+		"enabled":                 invertedBooleanSetting(func(c *Config) *bool { return &c.NoPage }),
+		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.NoPageHints }),
+		"label":                   {ignoredReason: notImplementedReason},
+		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
+		"consul":                  {ignoredReason: noConsulReason},
+		"vault":                   {ignoredReason: noVaultReason},
+	}},
 	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.Debug }),
 
 	"hook":   {set: setHook},
@@ -299,7 +307,6 @@ var topLevelSettings = map[string]setting{
 	"rpc":                          {ignoredReason: noServersReason},
 	"sentinel":                     {ignoredReason: enterpriseOnlyReason},
 	"syslog_facility":              {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"ui":                           {ignoredReason: notImplementedReason},
 	"eventlog":                     {ignoredReason: notNeededReason},
 	"vault":                        {ignoredReason: noVaultReason},
 	"enable_template_token_lookup": {ignoredReason: noVaultReason},
