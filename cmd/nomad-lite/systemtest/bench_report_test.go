@@ -56,6 +56,10 @@ var benchResults = []*benchResult{
 	{name: "finished", description: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
 	{name: "health, socket", description: "slowest of 50 health requests during any kind of attack, unix socket; floor: without", unit: "ms", budget: "100"},
 	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms", budget: "100"},
+	{name: "page", description: "navigation -> jobs are on the web page, no cache; floor: a static file of 67 kB", unit: "ms", budget: "150"},
+	{name: "page weight", description: "files of the page of jobs", unit: "kB", budget: "60"},
+	{name: "page memory", description: "memory of the agent with ten open pages minus none", unit: "kB"},
+	{name: "page events", description: "events shown while jobs are registered; floor: a client of the stream", unit: "/s"},
 	{name: "binary", description: "binary, stripped", unit: "MB", budget: "35", nomadValue: "100+"},
 }
 

@@ -1,93 +1,242 @@
 package systemtest
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
-	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
 )
 
-// openPages is the number of pages with which the memory of the agent is measured. Each has a blocking query, and a
-// browser opens six connections to a host.
-const openPages = 5
-
-// BenchmarkUILoad measures the first load of the list of jobs without a cache, beside the load of one static file of
-// the agent, the memory of the agent with open pages, and how fast the page of events follows registrations.
+// BenchmarkUILoad measures the first load of the list of jobs without a cache, the memory of the agent with open
+// pages, and how fast the page of events follows registrations.
 func BenchmarkUILoad(b *testing.B) {
-	s := startTestAgent(b, false)
-	s.run("web", "service", "running", newShellTask("main", sleepForeverScript))
-	browser := startBrowser(b)
-	p := browser.openTab(s.address, "/ui/jobs", "favicon.ico")
-	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
-		b.Fatal(err)
-	}
-	var page, floor float64
-	loads := 0
+	a := startBenchAgent(b, b.TempDir(), "acl { enabled = false }\nenable_debug = true\n")
+	a.run(b, "service", "web", 1, "/bin/sleep", "1000")
+	a.waitStatus(b, "web", 1, api.AllocClientStatusRunning)
+	address := a.pageAddress(b)
+	browsers := []*browser{startBrowser(b), startBrowser(b)}
+	a.measurePageMemory(b, browsers, address)
+	p := browsers[0].openTab(address, floorFile, "favicon.ico")
+	p.recordJobTime("web")
 	for b.Loop() {
 		p.open("/ui/jobs")
-		p.waitText("td", "web")
-		page += eval[float64](p, `performance.getEntriesByType("resource").find((e) => e.name.includes("/v1/jobs")).responseEnd`)
-		p.open("/ui/static/style.css")
-		floor += eval[float64](p, `performance.getEntriesByType("navigation")[0].responseEnd`)
-		loads++
+		p.waitFor("window.jobShownAt")
+		shown := eval[float64](p, "window.jobShownAt")
+		weight := eval[float64](p, pageWeight)
+		p.open(floorFile)
+		addBenchSample(b, "page", shown, eval[float64](p, `performance.getEntriesByType("navigation")[0].responseEnd`))
+		addBenchSample(b, "page weight", weight/1000, missingBaselineValue)
 	}
-	b.ReportMetric(page/float64(loads), "page-ms")
-	b.ReportMetric(floor/float64(loads), "static-file-ms")
+	a.measureEventRates(b, p)
+	a.stopJob(b, "web", 1)
+	a.end(b, syscall.SIGINT)
+}
 
-	before := s.agentRSS()
-	for range openPages {
-		tab := browser.openTab(s.address, "/ui/jobs")
-		tab.waitText("td", "web")
+// floorFile is a static file that is about as large as all files of the list of jobs together: 67 kB.
+const floorFile = "/ui/static/vendor/xterm/xterm.js"
+
+// pageWeight is the number of bytes of all files that the browser has loaded for a page, as they are transferred.
+const pageWeight = `[...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+	.filter((e) => new URL(e.name).pathname.startsWith("/ui/")).reduce((sum, e) => sum + e.encodedBodySize, 0)`
+
+// pageAddress returns the http address of the agent.
+func (a *benchAgent) pageAddress(b *testing.B) string {
+	b.Helper()
+	nodes, _, err := a.client.Nodes().List(nil)
+	if err != nil {
+		b.Fatal(err)
 	}
-	b.ReportMetric(float64(s.agentRSS()-before)/openPages, "agent-KiB/page")
+	node, _, err := a.client.Nodes().Info(nodes[0].ID, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return "http://" + node.Attributes["unique.advertise.address"]
+}
 
-	p.open("/ui/events")
-	p.waitText("td", "JobRegistered")
-	const registrations = 200
-	start := eval[float64](p, "performance.now()")
-	var index uint64
-	for i := range registrations {
-		group := api.NewTaskGroup("g", 0)
-		group.AddTask(newShellTask("main", "exit 0"))
-		job := api.NewServiceJob("many"+strconv.Itoa(i), "many", api.GlobalRegion, 50)
-		job.AddTaskGroup(group)
-		reply, _, err := s.Jobs().Register(job, nil)
+// recordJobTime disables the cache of the tab. Each page that the tab loads then stores in window.jobShownAt after how
+// many milliseconds a job was in its table.
+func (p *webPage) recordJobTime(job string) {
+	p.t.Helper()
+	script := fmt.Sprintf(`new MutationObserver((_, observer) => {
+		if (![...document.querySelectorAll("td")].some((e) => e.textContent.includes(%q))) return;
+		window.jobShownAt = performance.now();
+		observer.disconnect();
+	}).observe(document, { childList: true, subtree: true, characterData: true })`, job)
+	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// measurePageMemory measures the memory of the agent with ten open lists of jobs minus none. Each holds a connection,
+// and a browser opens six connections to a host, so that two browsers are needed.
+func (a *benchAgent) measurePageMemory(b *testing.B, browsers []*browser, address string) {
+	b.Helper()
+	const pagesOfBrowser = 5
+	before := a.liveMemory(b)
+	var opened []*webPage
+	for _, browser := range browsers {
+		for range pagesOfBrowser {
+			tab := browser.openTab(address, "/ui/jobs", "favicon.ico")
+			tab.waitText("td", "web")
+			opened = append(opened, tab)
+		}
+	}
+	time.Sleep(2 * time.Second) // the blocking queries of the pages wait
+	addBenchSample(b, "page memory", (a.liveMemory(b)-before)/1000, missingBaselineValue)
+	for _, tab := range opened {
+		tab.leave()
+	}
+}
+
+// leave shows an empty page, which sends no requests.
+func (p *webPage) leave() {
+	p.t.Helper()
+	p.do("leave the page", chromedp.Navigate("about:blank"))
+}
+
+var liveMemoryPattern = regexp.MustCompile(`(?m)^# (?:HeapAlloc|Stack) = (\d+)`)
+
+// liveMemory returns the bytes of the heap and the stacks of the agent after a garbage collection. The memory of the
+// process varies more than open pages add.
+func (a *benchAgent) liveMemory(b *testing.B) (sum float64) {
+	b.Helper()
+	var text []byte
+	for range 2 { // memory in a sync.Pool is freed by the second collection
+		var err error
+		if text, err = a.client.Agent().Lookup("heap", api.PprofOptions{GC: 1, Debug: 1}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	found := liveMemoryPattern.FindAllSubmatch(text, -1)
+	if len(found) != 2 {
+		b.Fatalf("the profile has %d sizes, want those of the heap and the stacks", len(found))
+	}
+	for _, size := range found {
+		bytes, err := strconv.Atoi(string(size[1]))
 		if err != nil {
 			b.Fatal(err)
 		}
-		index = reply.JobModifyIndex
+		sum += float64(bytes)
 	}
-	p.waitFor(fmt.Sprintf(`Number(document.querySelector("tbody tr td:last-child").textContent) >= %d`, index))
-	seconds := (eval[float64](p, "performance.now()") - start) / 1000
-	b.ReportMetric(registrations/seconds, "registrations/s")
+	return sum
 }
 
-var rssPattern = regexp.MustCompile(`VmRSS:\s+(\d+) kB`)
+// shownEvent is an event as a client has received it.
+type shownEvent struct {
+	Index uint64
+	Time  float64 // milliseconds since 1970
+}
 
-// agentRSS returns the resident memory of the agent in KiB.
-func (s *testAgent) agentRSS() int {
-	s.t.Helper()
-	for pid, command := range scriptProcesses(s.workDir) {
-		if !strings.Contains(command, "nomad-lite agent -dev") {
-			continue
+// eventRate returns how many events there are with an index in (first, last], and their number per second since began.
+func eventRate(events []shownEvent, first, last uint64, began time.Time) (count int, rate float64) {
+	var end float64
+	for _, e := range events {
+		if e.Index > first && e.Index <= last {
+			count, end = count+1, max(end, e.Time)
 		}
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		found := rssPattern.FindSubmatch(status)
-		if err != nil || found == nil {
-			s.t.Fatalf("memory of the agent: %v", err)
-		}
-		rss, err := strconv.Atoi(string(found[1]))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return rss
 	}
-	s.t.Fatal("no process of the agent was found")
-	return 0
+	return count, float64(count) / (end - unixMilliseconds(began)) * 1000
+}
+
+func unixMilliseconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1000 }
+
+// measureEventRates measures how many events per second are shown on the page of events, and received by a Go client,
+// while jobs are registered.
+func (a *benchAgent) measureEventRates(b *testing.B, p *webPage) {
+	b.Helper()
+	const clients, registrations = 4, 100 // registrations of each client
+	p.open("/ui/events")
+	p.waitFor(`document.querySelector("tbody")`)
+	eval[chromedp.Void](p, `{
+		window.shown = [];
+		const observer = new MutationObserver((changes) => {
+			const Time = performance.timeOrigin + performance.now();
+			for (const row of changes.flatMap((change) => [...change.addedNodes])) {
+				window.shown.push({ Index: Number(row.lastElementChild.textContent), Time });
+			}
+		});
+		observer.observe(document.querySelector("tbody"), { childList: true });
+	}`)
+	waitShown := func(index uint64) {
+		p.waitFor(fmt.Sprintf("window.shown.some(({ Index }) => Index >= %d)", index))
+	}
+	first := a.registerIdleJob(b, "first")
+	waitShown(first) // the page is connected
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	stream, err := a.client.EventStream().Stream(ctx, map[api.Topic][]string{"*": {"*"}}, first, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	began := time.Now()
+	last := make(chan uint64, 1)
+	go func() {
+		var registering sync.WaitGroup
+		for client := range clients {
+			registering.Go(func() {
+				for i := range registrations {
+					a.registerIdleJob(b, fmt.Sprintf("idle-%d-%d", client, i))
+				}
+			})
+		}
+		registering.Wait()
+		last <- a.registerIdleJob(b, "last")
+	}()
+	events, end := receiveEvents(b, stream, last)
+	waitShown(end)
+	received, receivedRate := eventRate(events, first, end, began)
+	shown, shownRate := eventRate(eval[[]shownEvent](p, "window.shown"), first, end, began)
+	if shown != received {
+		b.Errorf("the page has shown %d events, and a client has received %d", shown, received)
+	}
+	addBenchSample(b, "page events", shownRate, receivedRate)
+	p.leave()
+}
+
+// receiveEvents receives events up to the index that last delivers, and returns them and that index.
+func receiveEvents(b *testing.B, stream <-chan *api.Events, last <-chan uint64) (events []shownEvent, end uint64) {
+	b.Helper()
+	timeout := time.After(benchWaitLimit)
+	for newest := uint64(0); end == 0 || newest < end; {
+		select {
+		case end = <-last:
+		case message := <-stream:
+			if message.Err != nil {
+				b.Fatal(message.Err)
+			}
+			newest = max(newest, message.Index)
+			for _, e := range message.Events {
+				events = append(events, shownEvent{e.Index, unixMilliseconds(time.Now())})
+			}
+		case <-timeout:
+			b.Fatalf("after %v the event %d was not received", benchWaitLimit, end)
+		}
+	}
+	return events, end
+}
+
+// registerIdleJob registers a job without allocations, and returns the index of the registration. It may be called in
+// any goroutine.
+func (a *benchAgent) registerIdleJob(b *testing.B, id string) uint64 {
+	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
+	job.AddTaskGroup(api.NewTaskGroup("g", 0).AddTask(api.NewTask("t", "raw_exec").SetConfig("command", "/bin/true")))
+	reply, _, err := a.client.Jobs().Register(job, nil)
+	if err != nil {
+		b.Error(err)
+		return 0
+	}
+	return reply.JobModifyIndex
 }
