@@ -32,6 +32,7 @@ func TestUIJobs(t *testing.T) {
 		{"periodic job is launched", (*uiJobsTest).periodic},
 		{"placement failures are explained", (*uiJobsTest).placement},
 		{"services are listed", (*uiJobsTest).services},
+		{"addresses that Nomad's commands print", (*uiJobsTest).printedAddresses},
 		{"search finds everything by keyboard", (*uiJobsTest).search},
 		{"hidden tab holds no connection", (*uiJobsTest).hiddenTab},
 		{"expired token keeps the draft", (*uiJobsTest).expiredToken},
@@ -399,6 +400,20 @@ func (u *uiJobsTest) services() {
 	p := u.open("/ui/jobs/serving@default/services")
 	p.waitText("td", "<i>tag")
 	p.waitText("td a", "front")
+}
+
+// printedAddresses opens the addresses that Nomad's commands print or open, except those that other tests open.
+func (u *uiJobsTest) printedAddresses() {
+	u.register(newUIJob("printed", 1))
+	alloc := u.waitAlloc("printed", "running")
+	p := u.open("/ui/evaluations?currentEval=" + alloc.EvalID)
+	p.waitText("h1", "Evaluation "+alloc.EvalID[:8])
+	p.open("/ui/jobs/printed")
+	p.waitText("h1", "printed")
+	p.open("/ui/jobs/printed/deployments")
+	p.waitText("main", alloc.DeploymentID[:8])
+	p.open("/ui/servers")
+	p.waitText("h1", "ready")
 }
 
 func (u *uiJobsTest) search() {

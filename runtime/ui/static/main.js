@@ -13,6 +13,7 @@ const pages = [
   [/^jobs\/run$/, "run"],
   [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)\/(?<tab>definition|versions|deployments|allocations|evaluations|services|dispatch)$/, "job"],
   [/^jobs\/(?<job>.+)@(?<namespace>[^@/]+)(\/(?<group>[^/]+))?$/, "job"],
+  [/^jobs\/(?<job>[^@]+?)(\/(?<tab>definition|versions|deployments|allocations|evaluations|services))?$/, "job"],
   [/^allocations$/, "allocations"],
   [/^allocations\/(?<id>[^/]+)(\/(?<path>.*))?$/, "allocation"],
   [/^exec\/(?<job>[^/]+)(\/(?<group>[^/]+)(\/(?<task>[^/]+))?)?$/, "exec"],

@@ -8,7 +8,9 @@ import { showError } from "../main.js";
 import { allocationPath, evaluationPath, jobPath } from "../paths.js";
 import { evaluationColumns, placementFailures, trigger } from "../placement.js";
 
-export function show(main, { id, query }, signal) {
+// show shows the evaluation of Nomad's paths, evaluations?currentEval=ID, too.
+export function show(main, { id: pathID, query }, signal) {
+  const id = pathID ?? query.get("currentEval");
   return id ? showOne(main, id, signal) : showList(main, query, signal);
 }
 

@@ -13,7 +13,7 @@ const titles = [
   ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"],
 ];
 
-export async function show(main, { job: id, namespace, tab, group }, signal) {
+export async function show(main, { job: id, namespace = "default", tab, group }, signal) {
   document.title = `${id} – nomad-lite`;
   const isDispatch = tab === "dispatch";
   const shownTab = isDispatch ? "" : tab ?? "";
