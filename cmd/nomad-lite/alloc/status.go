@@ -102,6 +102,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	if err != nil {
 		return err
 	}
+	cli.SetPage(ctx, "allocations/"+alloc.ID)
 	if o.timeline {
 		return showTimeline(ctx, c, alloc, o, s)
 	}

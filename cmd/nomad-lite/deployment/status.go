@@ -55,6 +55,7 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	if err != nil {
 		return err
 	}
+	cli.SetPage(ctx, cli.JobPage(d.JobID, d.Namespace)+"/deployments")
 	if o.format.IsSet() {
 		return o.format.Print(s, d)
 	}

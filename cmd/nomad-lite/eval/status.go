@@ -59,6 +59,7 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	if err != nil {
 		return err
 	}
+	cli.SetPage(ctx, "evaluations/"+stub.ID)
 	if o.monitor {
 		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluation(ctx, stub.ID)
 	}

@@ -82,6 +82,7 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
 	}
+	cli.SetPage(ctx, cli.JobPage(out.DispatchedJobID, namespace))
 	p := output.NewPage(s)
 	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
 	if out.EvalID != "" {

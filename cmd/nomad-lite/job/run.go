@@ -113,6 +113,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
+	cli.SetPage(ctx, cli.JobPage(apiclient.Deref(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
 	jobfile.PrintWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
 		return printDeferredStart(job.Job, s)

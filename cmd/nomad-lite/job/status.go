@@ -123,6 +123,7 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	if err != nil {
 		return err
 	}
+	cli.SetPage(ctx, cli.JobPage(id, namespace))
 	if o.format.IsSet() {
 		state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 		if err != nil {

@@ -141,6 +141,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if err != nil {
 		return err
 	}
+	cli.SetPage(ctx, "clients/"+node.ID)
 	if o.format.IsSet() {
 		return o.format.Print(s, node)
 	}

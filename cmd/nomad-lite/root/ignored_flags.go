@@ -22,8 +22,7 @@ const (
 var ignoredFlags = []struct{ commands, flags, why string }{
 	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVaultReason},
 	{"job revert", "consul-token= vault-token=", noVaultReason},
-	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowserReason},
-	{"eval list, var get, var list, var put, server members", "ui", noBrowserReason},
+	{"job stop, stop, alloc logs, alloc exec", "ui", noBrowserReason},
 	{"operator debug", "consul-http-addr= consul-token= consul-token-file= consul-client-cert= consul-client-key= consul-ca-cert= consul-ca-path=", noVaultReason},
 	{"operator debug", "vault-address= vault-token= vault-client-cert= vault-client-key= vault-ca-cert= vault-ca-path=", noVaultReason},
 	{"alloc checks, alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noIgnoredFlagWarning},

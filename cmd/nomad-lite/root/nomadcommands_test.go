@@ -48,7 +48,7 @@ var nomadCommands = []nomadCommand{
 	{"job promote", "group detach verbose", supported, ""},
 	{"job restart", "all-tasks batch-size batch-wait group no-shutdown-delay on-error reschedule task yes verbose", supported, "an unknown group or task is an error; without a terminal `-on-error` is `fail`"},
 	{"job revert", "detach verbose", supported, ""},
-	{"job run", "check-index detach eval-priority hcl2-strict output ui policy-override preserve-counts preserve-resources consul-namespace vault-namespace var var-file json verbose", supported, "`-vault-namespace`, `-consul-namespace`, `-policy-override` and `-ui` have no effect"},
+	{"job run", "check-index detach eval-priority hcl2-strict output ui policy-override preserve-counts preserve-resources consul-namespace vault-namespace var var-file json verbose", supported, "`-vault-namespace`, `-consul-namespace` and `-policy-override` have no effect"},
 	{"job scale", "check-index detach verbose", supported, ""},
 	{"job scaling-events", "verbose", supported, ""},
 	{"job start", "detach verbose", supported, ""},

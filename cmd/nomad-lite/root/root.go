@@ -111,6 +111,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	)
 	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
 	root.AddCommand(unsupportedCommands()...)
+	addUIFlags(root, s)
 	addIgnoredFlags(root, s)
 	return root
 }

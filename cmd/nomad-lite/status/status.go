@@ -65,6 +65,7 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
+	cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	return cmd
 }
 

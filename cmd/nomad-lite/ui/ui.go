@@ -69,6 +69,11 @@ func openUI(ctx context.Context, o options, id string, s *cli.Streams) error {
 		}
 		path += page
 	}
+	return openPath(ctx, o, c, path, s)
+}
+
+// openPath opens a page of the agent, or prints its address. path starts with "/ui/".
+func openPath(ctx context.Context, o options, c *api.Client, path string, s *cli.Streams) error {
 	base, err := findUIAddress(ctx, o, c)
 	if err != nil {
 		return err
@@ -245,7 +250,7 @@ func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (strin
 		for _, match := range answer.Matches[context] {
 			path := page + url.PathEscape(match)
 			if context == contexts.Jobs {
-				path += "@" + url.PathEscape(namespace)
+				path = cli.JobPage(match, namespace)
 			}
 			if match == id {
 				return path, nil

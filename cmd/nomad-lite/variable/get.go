@@ -59,6 +59,7 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
 	}
+	cli.SetPage(ctx, cli.VariablePage(v.Path, v.Namespace))
 	if o.itemName == "" {
 		return o.output.printVariable(s, v, "table")
 	}

@@ -296,6 +296,7 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
 	}
+	cli.SetPage(ctx, cli.VariablePage(storedVariable.Path, storedVariable.Namespace))
 	if o.output.resolveFormat(s, "none") != "none" {
 		return o.output.printVariable(s, storedVariable, "none")
 	}

@@ -1,0 +1,60 @@
+package ui
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// AddFlag adds the flag -ui to a command with connection flags. After the command, it opens the page that the command
+// has named with cli.SetPage, also if the command has failed since, or else listPage, unless that is empty. What the flag
+// prints goes to standard error, and the exit code is that of the command.
+func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
+	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !*open {
+			return run(cmd, args)
+		}
+		path := ""
+		cmd.SetContext(cli.WithPage(cmd.Context(), &path))
+		err := run(cmd, args)
+		if path == "" && err == nil {
+			path = listPage
+		}
+		if path == "" {
+			return err
+		}
+		if failed := openPage(cmd, path, s); failed != nil {
+			fmt.Fprintln(s.Err, "warning: the web page was not opened:", failed)
+		}
+		return err
+	}
+}
+
+// openPage opens a page of the agent that the connection flags of a command select.
+func openPage(cmd *cobra.Command, path string, s *cli.Streams) error {
+	var o options
+	connection := new(cobra.Command)
+	o.client.Register(connection)
+	var err error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if connection.Flags().Lookup(f.Name) != nil {
+			err = errors.Join(err, connection.Flags().Set(f.Name, f.Value.String()))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	toErr := *s
+	toErr.Out = s.Err
+	return openPath(cmd.Context(), o, c, "/ui/"+path, &toErr)
+}
