@@ -25,6 +25,7 @@ type fakeTaskBehaviour struct {
 	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
 	ExitSignal    int      `codec:"exit_signal"`    //
 	ExitError     string   `codec:"exit_error"`     //
+	OOMKilled     bool     `codec:"oom_killed"`     // each run ends because of its memory limit
 	StartErrors   []string `codec:"start_errors"`   // errors of the starts in their order; the last one repeats
 	Recoverable   bool     `codec:"recoverable"`    // the errors in start_errors are recoverable
 	StartFor      string   `codec:"start_for"`      // duration of a start
@@ -41,6 +42,7 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"once":           hclspec.Attr("once", "bool", false),
 	"exit_codes":     hclspec.Attr("exit_codes", "list(number)", false),
 	"exit_signal":    hclspec.Attr("exit_signal", "number", false),
+	"oom_killed":     hclspec.Attr("oom_killed", "bool", false),
 	"exit_error":     hclspec.Attr("exit_error", "string", false),
 	"start_errors":   hclspec.Attr("start_errors", "list(string)", false),
 	"recoverable":    hclspec.Attr("recoverable", "bool", false),
@@ -255,7 +257,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 		t.saw = func(r driver.ExitResult) { w.onExit(config.Name, r) }
 	}
 	if b.RunFor != "" && (n == 0 || !b.ExitOnce) {
-		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal}
+		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal, OOMKilled: b.OOMKilled}
 		if b.ExitError != "" {
 			result.Err = errors.New(b.ExitError)
 		}

@@ -20,6 +20,14 @@ var (
 	HookCalls    = newTimer("nomad_lite_hook_duration_seconds")
 	HookFailures = newCounter("nomad_lite_hook_failures_total")
 
+	// TaskStarts has the attempts to start a process of a task, TaskRuns the started processes, TaskOOMKills those that
+	// ended because of their memory limit. TaskCompletions and TaskFailures have the ends of tasks that are not restarted.
+	TaskStarts      = newCounter("nomad.client.allocs.start")
+	TaskRuns        = newCounter("nomad.client.allocs.running")
+	TaskOOMKills    = newCounter("nomad.client.allocs.oom_killed")
+	TaskCompletions = newCounter("nomad.client.allocs.complete")
+	TaskFailures    = newCounter("nomad.client.allocs.failed")
+
 	// StoreCommits has the writes of the state file, including the wait until the data is on disk.
 	StoreCommits  = newTimer("nomad_lite_store_commit_duration_seconds")
 	StoreRecords  = newCounter("nomad_lite_store_written_records_total")
@@ -37,7 +45,9 @@ var instrumentsRegistry = sync.OnceValue(func() *prometheus.Registry {
 	for _, t := range []*Timer{AllocationStarts, HookCalls, StoreCommits, pluginCalls} {
 		r.MustRegister(t.vec())
 	}
-	for _, c := range []*Count{HookFailures, StoreRecords, StoreFailures, SinkFailures, pluginFailures} {
+	for _, c := range []*Count{
+		TaskStarts, TaskRuns, TaskOOMKills, TaskCompletions, TaskFailures, HookFailures, StoreRecords, StoreFailures, SinkFailures, pluginFailures,
+	} {
 		r.MustRegister(c.vec())
 	}
 	return r
@@ -58,13 +68,13 @@ type Timer struct {
 func newTimer(name string) *Timer {
 	t := &Timer{vec: sync.OnceValue(func() *prometheus.HistogramVec {
 		d := byName()[name]
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.Labels)
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.eventLabels())
 	})}
 	t.series.create = func(values []string) prometheus.Observer { return t.vec().WithLabelValues(values...) }
 	return t
 }
 
-// Observe adds a duration. The values are those of the labels of the table, in its order.
+// Observe adds a duration. The values are those of the labels of the table except host, in its order.
 func (t *Timer) Observe(d time.Duration, values ...string) {
 	t.series.get(values).Observe(max(d, 0).Seconds())
 }
@@ -78,7 +88,7 @@ type Count struct {
 func newCounter(name string) *Count {
 	c := &Count{vec: sync.OnceValue(func() *prometheus.CounterVec {
 		d := byName()[name]
-		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.Name, Help: d.Help}, d.Labels)
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.PrometheusName(), Help: d.Help}, d.eventLabels())
 		if len(d.Labels) == 0 {
 			vec.WithLabelValues() // the counter is served before the first event
 		}
@@ -88,8 +98,8 @@ func newCounter(name string) *Count {
 	return c
 }
 
-// Add increases the counter by n, which must not be negative. The values are those of the labels of the table, in its
-// order.
+// Add increases the counter by n, which must not be negative. The values are those of the labels of the table
+// except host, in its order.
 func (c *Count) Add(n int, values ...string) { c.series.get(values).Add(float64(n)) }
 
 // maxSeries is the maximum number of time series of an instrument. Names in jobs must not fill the memory.
@@ -98,16 +108,16 @@ const maxSeries = 400
 // otherValue is the value of each label of further series.
 const otherValue = "other"
 
-// limitedSeries are the time series of an instrument with at most two labels.
+// limitedSeries are the time series of an instrument with at most four labels.
 type limitedSeries[T any] struct {
 	create func(values []string) T
 
 	mu    sync.RWMutex
-	known map[[2]string]T
+	known map[[4]string]T
 }
 
 func (s *limitedSeries[T]) get(values []string) T {
-	var k [2]string
+	var k [4]string
 	copy(k[:], values)
 	s.mu.RLock()
 	found, ok := s.known[k]
@@ -118,11 +128,11 @@ func (s *limitedSeries[T]) get(values []string) T {
 	return s.add(k, len(values))
 }
 
-func (s *limitedSeries[T]) add(k [2]string, count int) T {
+func (s *limitedSeries[T]) add(k [4]string, count int) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known == nil {
-		s.known = make(map[[2]string]T)
+		s.known = make(map[[4]string]T)
 	}
 	values := make([]string, count)
 	for i := range values {

@@ -54,12 +54,19 @@ func NewSet(s *Settings) *Set {
 	return &Set{settings: s, families: make(map[string]*dto.MetricFamily), seen: make(map[string]bool)}
 }
 
-// AddInstruments adds the instruments of the process.
-func (s *Set) AddInstruments() {
+// AddInstruments adds the instruments of the process. Those with the label host get its value from host.
+func (s *Set) AddInstruments(host string) {
 	for _, f := range gatherInstruments() {
-		if d := byPrometheusName()[f.GetName()]; s.settings.selects(d) {
-			s.families[d.Name] = f
+		d := byPrometheusName()[f.GetName()]
+		if !s.settings.selects(d) {
+			continue
 		}
+		if !s.settings.OmitHost && slices.Contains(d.Labels, hostLabelName) {
+			for _, m := range f.GetMetric() {
+				m.Label = Labels(m.Label).With(hostLabelName, host)
+			}
+		}
+		s.families[d.Name] = f
 	}
 }
 
@@ -74,7 +81,7 @@ func (s *Set) Add(name string, value float64, labels Labels) {
 		return
 	}
 	if s.settings.OmitHost {
-		labels = labels.without("host")
+		labels = labels.without(hostLabelName)
 	}
 	key := seriesKey(name, labels)
 	if s.seen[key] {

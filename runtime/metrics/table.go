@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 	"sync"
 )
@@ -32,6 +33,11 @@ func (d *Definition) PrometheusName() string {
 	return strings.ReplaceAll(d.Name, ".", "_")
 }
 
+// eventLabels returns the labels that an event has values for: the host is that of the agent.
+func (d *Definition) eventLabels() []string {
+	return slices.DeleteFunc(slices.Clone(d.Labels), func(name string) bool { return name == hostLabelName })
+}
+
 // group is a set of metrics that a setting turns off.
 type group int
 
@@ -41,9 +47,11 @@ const (
 	allocationGroup
 )
 
+const hostLabelName = "host"
+
 // Label sets of the table.
 var (
-	hostLabel    = []string{"host"}
+	hostLabel    = []string{hostLabelName}
 	nodeLabels   = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
 	cpuLabels    = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
 	diskLabels   = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
@@ -51,6 +59,7 @@ var (
 	hookLabels   = []string{"hook", "hook_point"}
 	callLabels   = []string{"class", "plugin"}
 	helperLabels = []string{"helper"}
+	eventLabels  = []string{"host", "job", "namespace", "task", "task_group"}
 	taskLabels   = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
 )
 
@@ -119,6 +128,11 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.host.disk.used_percent", Help: "Used space of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
 	{Name: "nomad.client.host.disk.inodes_percent", Help: "Used inodes of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
 
+	{Name: "nomad.client.allocs.start", Kind: Counter, Help: "Number of attempts to start the task, restarts included, since the start of the agent.", Labels: eventLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.running", Kind: Counter, Help: "Number of starts of the task that succeeded since the start of the agent.", Labels: eventLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.complete", Kind: Counter, Help: "Number of times that the task ended without a failure since the start of the agent.", Labels: eventLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.failed", Kind: Counter, Help: "Number of times that the task ended with a failure and was not restarted since the start of the agent.", Labels: eventLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.oom_killed", Kind: Counter, Help: "Number of times that a process of the task was killed at its memory limit since the start of the agent.", Labels: eventLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.restart", Kind: Counter, Help: "Number of restarts of the task.", Labels: taskLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.cpu.allocated", Help: "CPU that is allocated to the task, in MHz.", Labels: taskLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.cpu.system", Help: "Use of CPU by the kernel for the task, in percent of one core.", Labels: taskLabels, group: allocationGroup},

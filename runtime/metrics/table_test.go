@@ -14,7 +14,12 @@ import (
 
 // nomadNameFindings are the findings of Prometheus' linter about names that Nomad has chosen.
 var nomadNameFindings = []string{
+	`nomad_client_allocs_complete counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_failed counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_oom_killed counter metrics should have "_total" suffix`,
 	`nomad_client_allocs_restart counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_running counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_start counter metrics should have "_total" suffix`,
 	`nomad_client_host_cpu_total non-counter metrics should not have "_total" suffix`,
 	`nomad_client_host_cpu_total_ticks_count counter metrics should have "_total" suffix`,
 	`nomad_client_host_cpu_total_ticks_count non-histogram and non-summary metrics should not have "_count" suffix`,
@@ -53,7 +58,7 @@ func TestPromtoolChecksMetrics(t *testing.T) {
 	HookFailures.Add(1, "h", "prestart")
 	StoreCommits.Observe(time.Second)
 	ObservePluginCall("p", "/x.Driver/StartTask", time.Second, true)
-	set.AddInstruments()
+	set.AddInstruments("h")
 	for _, d := range Definitions {
 		var labels Labels
 		for _, name := range d.Labels {

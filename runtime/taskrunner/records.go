@@ -33,6 +33,7 @@ type taskRecords struct {
 	hasSecrets      func() bool         // reports whether redact changes texts
 	redact          func(string) string // replaces the secrets of the task in a text
 	timeline        timeline.Recorder
+	counts          taskCounts
 	logger          hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
@@ -102,6 +103,7 @@ func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
 		model.RedactTaskEvent(event, r.redact)
 	}
 	model.AppendTaskEvent(s, event, time.Now())
+	r.counts.addEvent(event)
 	if !model.IsEventOngoing(event) {
 		r.timeline.RecordEvent(event.Type, event.DisplayMessage, time.Unix(0, event.Time))
 	}
@@ -158,9 +160,13 @@ func (r *taskRecords) setTaskState(h state.Durability, status string, event *api
 		if s.State == status && event == nil {
 			return false
 		}
+		ended := status == model.TaskDead && s.State != model.TaskDead
 		model.SetTaskState(s, status, time.Now())
 		if event != nil {
 			r.appendEvent(s, event)
+		}
+		if ended {
+			r.counts.addEnd(s.Failed)
 		}
 		return true
 	})

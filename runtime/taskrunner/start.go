@@ -78,6 +78,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	}
 	config.ID = local.StartID
 	config.Env = withTraceparent(config.Env, s.startCaller.calls.timeline.TaskTraceparent(config.ID))
+	s.records.counts.addStart()
 	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
 	if err != nil {
 		err = s.records.redactError(err)

@@ -100,6 +100,7 @@ func New(c Config) *Runner {
 
 	r.records = &taskRecords{
 		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, timeline: c.Timeline, logger: logger,
+		counts:    taskCounts{c.Alloc.JobID, c.Alloc.Namespace, c.Task.Name, c.Alloc.TaskGroup},
 		taskState: &api.TaskState{State: model.TaskPending},
 	}
 	r.killRequest = newKillRequest(r.records)

@@ -108,7 +108,7 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	if size := c.store.FileSize(); size > 0 {
 		r.Add("nomad_lite_store_size_bytes", float64(size), nil)
 	}
-	r.AddInstruments()
+	r.AddInstruments(node.Name)
 	u := c.sampleUsage(ctx, settings, allocs)
 	if u.host != nil {
 		r.addHost(node, u.host)

@@ -212,9 +212,11 @@ func TestSettingsSelectMetrics(t *testing.T) {
 		{"no allocation metrics", metrics.Settings{OmitAllocationMetrics: true}, "nomad_client_host", "nomad_client_allocs"},
 		{"omitted prefix", metrics.Settings{Filter: metrics.Filter{Rules: []string{"-nomad.client.host"}}}, "nomad_client_allocs", "nomad_client_host"},
 		{"longest prefix", metrics.Settings{Filter: metrics.Filter{Rules: []string{"+nomad.client.host.cpu", "-nomad.client.host"}}}, "nomad_client_host_cpu", "nomad_client_host_memory"},
+		{"no host", metrics.Settings{OmitHost: true}, `nomad_client_allocs_start{job="web"`, "host="},
 		{"omitted by default", metrics.Settings{Filter: metrics.Filter{OmitDefault: true, Rules: []string{"+nomad.client"}}}, "nomad_client_host", "nomad_runtime"},
 	} {
 		c.SetSettings(check.settings)
+		metrics.TaskStarts.Add(1, "web", "default", "t", "g")
 		if text := prometheusText(t, c.Gather(t.Context())); !strings.Contains(text, check.kept) || strings.Contains(text, check.omitted) {
 			t.Errorf("%s: want %s and not %s", check.name, check.kept, check.omitted)
 		}
@@ -239,10 +241,13 @@ func TestUsageIsSampledOncePerInterval(t *testing.T) {
 	})
 }
 
-// TestGatherFillsTheTable checks that each metric of the table that is not an instrument has a value with the
-// labels of the table.
+// TestGatherFillsTheTable checks that each metric of the table that is not an instrument of this program has a value
+// with the labels of the table.
 func TestGatherFillsTheTable(t *testing.T) {
 	c := newCollector(t, &fakeNode{host: measuredHost})
+	for _, count := range []*metrics.Count{metrics.TaskStarts, metrics.TaskRuns, metrics.TaskOOMKills, metrics.TaskCompletions, metrics.TaskFailures} {
+		count.Add(1, "web", "default", "t", "g")
+	}
 	set := metrics.NewSet(&metrics.Settings{})
 	r := &reading{Set: set, settings: &metrics.Settings{}, host: metrics.NewLabels("host", "n1")}
 	cpu := driver.CPUUsage{Measured: []string{"System Mode", "User Mode", "Percent", "Total Ticks", "Throttled Periods", "Throttled Time"}}
