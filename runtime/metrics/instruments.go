@@ -36,6 +36,9 @@ var (
 	// SinkFailures has the readings that could not be sent, by protocol of the sink.
 	SinkFailures = newCounter("nomad_lite_sink_failures_total")
 
+	// LostSpans has the spans that were not exported.
+	LostSpans = newCounter("nomad_lite_otlp_lost_spans_total")
+
 	pluginCalls    = newTimer("nomad_lite_plugin_call_duration_seconds")
 	pluginFailures = newCounter("nomad_lite_plugin_call_failures_total")
 )
@@ -46,7 +49,7 @@ var instrumentsRegistry = sync.OnceValue(func() *prometheus.Registry {
 		r.MustRegister(t.vec())
 	}
 	for _, c := range []*Count{
-		TaskStarts, TaskRuns, TaskOOMKills, TaskCompletions, TaskFailures, HookFailures, StoreRecords, StoreFailures, SinkFailures, pluginFailures,
+		TaskStarts, TaskRuns, TaskOOMKills, TaskCompletions, TaskFailures, HookFailures, StoreRecords, StoreFailures, SinkFailures, LostSpans, pluginFailures,
 	} {
 		r.MustRegister(c.vec())
 	}

@@ -22,6 +22,7 @@ type Definition struct {
 	Name   string // with dots for metrics of Nomad, with the prefix nomad_lite_ for others
 	Kind   Kind
 	Help   string   // one sentence, with the unit
+	Unit   string   // in the notation of UCUM; empty for numbers
 	Labels []string // sorted; a label that is unknown for a value is missing
 
 	group   group
@@ -32,6 +33,9 @@ type Definition struct {
 func (d *Definition) PrometheusName() string {
 	return strings.ReplaceAll(d.Name, ".", "_")
 }
+
+// FindByPrometheusName returns the definition with a name in Prometheus' formats, nil if there is none.
+func FindByPrometheusName(name string) *Definition { return byPrometheusName()[name] }
 
 // eventLabels returns the labels that an event has values for: the host is that of the agent.
 func (d *Definition) eventLabels() []string {
@@ -74,12 +78,12 @@ var (
 // Definitions is the table of all metrics. It must not be changed.
 var Definitions = []*Definition{
 	{Name: "nomad.runtime.num_goroutines", Help: "Number of goroutines of the agent.", Labels: hostLabel},
-	{Name: "nomad.runtime.alloc_bytes", Help: "Memory that the agent has allocated and not freed, in bytes.", Labels: hostLabel},
-	{Name: "nomad.runtime.sys_bytes", Help: "Memory that the agent's Go runtime has from the operating system, in bytes.", Labels: hostLabel},
+	{Name: "nomad.runtime.alloc_bytes", Help: "Memory that the agent has allocated and not freed, in bytes.", Unit: "By", Labels: hostLabel},
+	{Name: "nomad.runtime.sys_bytes", Help: "Memory that the agent's Go runtime has from the operating system, in bytes.", Unit: "By", Labels: hostLabel},
 	{Name: "nomad.runtime.heap_objects", Help: "Number of objects on the heap of the agent.", Labels: hostLabel},
 	{Name: "nomad.runtime.malloc_count", Help: "Number of objects that the agent has allocated since its start.", Labels: hostLabel},
 	{Name: "nomad.runtime.free_count", Help: "Number of objects that the agent has freed since its start.", Labels: hostLabel},
-	{Name: "nomad.runtime.total_gc_pause_ns", Help: "Time during which garbage collections have paused the agent since its start, in nanoseconds.", Labels: hostLabel},
+	{Name: "nomad.runtime.total_gc_pause_ns", Help: "Time during which garbage collections have paused the agent since its start, in nanoseconds.", Unit: "ns", Labels: hostLabel},
 	{Name: "nomad.runtime.total_gc_runs", Help: "Number of garbage collections since the start of the agent.", Labels: hostLabel},
 
 	{Name: "nomad.nomad.job_summary.queued", Help: "Number of allocations of the group that wait to be placed.", Labels: jobLabels},
@@ -102,31 +106,31 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.allocations.start", Help: "Number of pending allocations that are being started.", Labels: nodeLabels},
 	{Name: "nomad.client.allocations.running", Help: "Number of running allocations.", Labels: nodeLabels},
 	{Name: "nomad.client.allocations.terminal", Help: "Number of ended allocations.", Labels: nodeLabels},
-	{Name: "nomad.client.allocated.cpu", Help: "CPU that is allocated to tasks, in MHz.", Labels: nodeLabels},
-	{Name: "nomad.client.allocated.memory", Help: "Memory that is allocated to tasks, in megabytes.", Labels: nodeLabels},
-	{Name: "nomad.client.allocated.max_memory", Help: "Memory that tasks can use at most with oversubscription, in megabytes.", Labels: nodeLabels},
-	{Name: "nomad.client.allocated.disk", Help: "Disk that is allocated to allocations, in megabytes.", Labels: nodeLabels},
-	{Name: "nomad.client.unallocated.cpu", Help: "CPU that can still be allocated, in MHz.", Labels: nodeLabels},
-	{Name: "nomad.client.unallocated.memory", Help: "Memory that can still be allocated, in megabytes.", Labels: nodeLabels},
-	{Name: "nomad.client.unallocated.disk", Help: "Disk that can still be allocated, in megabytes.", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.cpu", Help: "CPU that is allocated to tasks, in MHz.", Unit: "MHz", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.memory", Help: "Memory that is allocated to tasks, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.max_memory", Help: "Memory that tasks can use at most with oversubscription, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
+	{Name: "nomad.client.allocated.disk", Help: "Disk that is allocated to allocations, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.cpu", Help: "CPU that can still be allocated, in MHz.", Unit: "MHz", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.memory", Help: "Memory that can still be allocated, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
+	{Name: "nomad.client.unallocated.disk", Help: "Disk that can still be allocated, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
 
-	{Name: "nomad.client.uptime", Help: "Time since the machine was booted, in seconds.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.user", Help: "Use of the processor by programs, in percent.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.system", Help: "Use of the processor by the kernel, in percent.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.idle", Help: "Idle time of the processor, in percent.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.total", Help: "Use of the processor, in percent; the same as total_percent.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.total_percent", Help: "Use of the processor, in percent.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.total_ticks", Help: "Use of the processor, in MHz.", Labels: cpuLabels, group: nodeGroup},
-	{Name: "nomad.client.host.cpu.total_ticks_count", Kind: Counter, Help: "Use of all processors since the boot, in MHz times seconds.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.memory.total", Help: "Memory of the machine, in bytes.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.memory.available", Help: "Memory of the machine that programs can get, in bytes.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.memory.used", Help: "Memory of the machine that programs use, in bytes.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.memory.free", Help: "Memory of the machine that is not used at all, in bytes.", Labels: nodeLabels, group: nodeGroup},
-	{Name: "nomad.client.host.disk.size", Help: "Size of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
-	{Name: "nomad.client.host.disk.used", Help: "Used space of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
-	{Name: "nomad.client.host.disk.available", Help: "Available space of the file system, in bytes.", Labels: diskLabels, group: nodeGroup},
-	{Name: "nomad.client.host.disk.used_percent", Help: "Used space of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
-	{Name: "nomad.client.host.disk.inodes_percent", Help: "Used inodes of the file system, in percent.", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.uptime", Help: "Time since the machine was booted, in seconds.", Unit: "s", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.user", Help: "Use of the processor by programs, in percent.", Unit: "%", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.system", Help: "Use of the processor by the kernel, in percent.", Unit: "%", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.idle", Help: "Idle time of the processor, in percent.", Unit: "%", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total", Help: "Use of the processor, in percent; the same as total_percent.", Unit: "%", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_percent", Help: "Use of the processor, in percent.", Unit: "%", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_ticks", Help: "Use of the processor, in MHz.", Unit: "MHz", Labels: cpuLabels, group: nodeGroup},
+	{Name: "nomad.client.host.cpu.total_ticks_count", Kind: Counter, Help: "Use of all processors since the boot, in MHz times seconds.", Unit: "MHz.s", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.total", Help: "Memory of the machine, in bytes.", Unit: "By", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.available", Help: "Memory of the machine that programs can get, in bytes.", Unit: "By", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.used", Help: "Memory of the machine that programs use, in bytes.", Unit: "By", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.memory.free", Help: "Memory of the machine that is not used at all, in bytes.", Unit: "By", Labels: nodeLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.size", Help: "Size of the file system, in bytes.", Unit: "By", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.used", Help: "Used space of the file system, in bytes.", Unit: "By", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.available", Help: "Available space of the file system, in bytes.", Unit: "By", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.used_percent", Help: "Used space of the file system, in percent.", Unit: "%", Labels: diskLabels, group: nodeGroup},
+	{Name: "nomad.client.host.disk.inodes_percent", Help: "Used inodes of the file system, in percent.", Unit: "%", Labels: diskLabels, group: nodeGroup},
 
 	{Name: "nomad.client.allocs.start", Kind: Counter, Help: "Number of attempts to start the task, restarts included, since the start of the agent.", Labels: eventLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.running", Kind: Counter, Help: "Number of starts of the task that succeeded since the start of the agent.", Labels: eventLabels, group: allocationGroup},
@@ -134,48 +138,49 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.allocs.failed", Kind: Counter, Help: "Number of times that the task ended with a failure and was not restarted since the start of the agent.", Labels: eventLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.oom_killed", Kind: Counter, Help: "Number of times that a process of the task was killed at its memory limit since the start of the agent.", Labels: eventLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.restart", Kind: Counter, Help: "Number of restarts of the task.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.allocated", Help: "CPU that is allocated to the task, in MHz.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.system", Help: "Use of CPU by the kernel for the task, in percent of one core.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.user", Help: "Use of CPU by the task's programs, in percent of one core.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.total_percent", Help: "Use of CPU by the task, in percent of one core.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.total_ticks", Help: "Use of CPU by the task, in MHz.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.allocated", Help: "CPU that is allocated to the task, in MHz.", Unit: "MHz", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.system", Help: "Use of CPU by the kernel for the task, in percent of one core.", Unit: "%", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.user", Help: "Use of CPU by the task's programs, in percent of one core.", Unit: "%", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.total_percent", Help: "Use of CPU by the task, in percent of one core.", Unit: "%", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.total_ticks", Help: "Use of CPU by the task, in MHz.", Unit: "MHz", Labels: taskLabels, group: allocationGroup},
 	{Name: "nomad.client.allocs.cpu.throttled_periods", Help: "Number of periods in which the task was throttled.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.cpu.throttled_time", Help: "Time during which the task was throttled, in nanoseconds.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.allocated", Help: "Memory that is allocated to the task, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.max_allocated", Help: "Memory that the task can use at most, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.rss", Help: "Memory that the task uses without the page cache, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.cache", Help: "Page cache of the task, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.swap", Help: "Memory of the task that is swapped out, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.usage", Help: "Memory that the task uses, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.max_usage", Help: "Largest use of memory by the task, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.kernel_usage", Help: "Memory that the kernel uses for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
-	{Name: "nomad.client.allocs.memory.kernel_max_usage", Help: "Largest use of memory by the kernel for the task, in bytes.", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.cpu.throttled_time", Help: "Time during which the task was throttled, in nanoseconds.", Unit: "ns", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.allocated", Help: "Memory that is allocated to the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.max_allocated", Help: "Memory that the task can use at most, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.rss", Help: "Memory that the task uses without the page cache, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.cache", Help: "Page cache of the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.swap", Help: "Memory of the task that is swapped out, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.usage", Help: "Memory that the task uses, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.max_usage", Help: "Largest use of memory by the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.kernel_usage", Help: "Memory that the kernel uses for the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
+	{Name: "nomad.client.allocs.memory.kernel_max_usage", Help: "Largest use of memory by the kernel for the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
 
-	{Name: "nomad_lite_allocation_start_duration_seconds", Kind: Histogram, Help: "Time from the creation of an allocation until it ran, in seconds.", buckets: startBuckets},
+	{Name: "nomad_lite_allocation_start_duration_seconds", Kind: Histogram, Help: "Time from the creation of an allocation until it ran, in seconds.", Unit: "s", buckets: startBuckets},
 	{Name: "nomad_lite_tasks", Help: "Number of tasks of allocations that are in the state.", Labels: []string{"state"}},
 
-	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Labels: hookLabels, buckets: hookBuckets},
+	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Unit: "s", Labels: hookLabels, buckets: hookBuckets},
 	{Name: "nomad_lite_hook_failures_total", Kind: Counter, Help: "Number of calls of a hook at a hook point that failed.", Labels: hookLabels},
 
 	{Name: "nomad_lite_plugin_up", Help: "1 if a process of the plugin runs or the plugin is not used, 0 if not.", Labels: []string{"plugin", "type"}},
 	{Name: "nomad_lite_plugin_restarts_total", Kind: Counter, Help: "Number of processes of the plugin that have exited.", Labels: []string{"plugin", "type"}},
-	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Labels: callLabels, buckets: callBuckets},
+	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Unit: "s", Labels: callLabels, buckets: callBuckets},
 	{Name: "nomad_lite_plugin_call_failures_total", Kind: Counter, Help: "Number of calls of a plugin that returned an error, by class of the method.", Labels: callLabels},
 
 	{Name: "nomad_lite_helper_up", Help: "1 if the helper process runs, 0 if not.", Labels: helperLabels},
 	{Name: "nomad_lite_helper_starts_total", Kind: Counter, Help: "Number of processes that the agent has started as this helper.", Labels: helperLabels},
-	{Name: "nomad_lite_helper_resident_memory_bytes", Help: "Resident memory of the helper process, in bytes.", Labels: helperLabels},
+	{Name: "nomad_lite_helper_resident_memory_bytes", Help: "Resident memory of the helper process, in bytes.", Unit: "By", Labels: helperLabels},
 	{Name: "nomad_lite_keeper_descriptors", Help: "Number of file descriptors that the keeper holds."},
 	{Name: "nomad_lite_log_collector_streams", Help: "Number of output streams that the log collector reads."},
-	{Name: "nomad_lite_log_collector_written_bytes_total", Kind: Counter, Help: "Output that the log collector has written to files, in bytes."},
-	{Name: "nomad_lite_log_collector_lost_bytes_total", Kind: Counter, Help: "Output that the log collector has dropped because it could not be written, in bytes."},
+	{Name: "nomad_lite_log_collector_written_bytes_total", Kind: Counter, Help: "Output that the log collector has written to files, in bytes.", Unit: "By"},
+	{Name: "nomad_lite_log_collector_lost_bytes_total", Kind: Counter, Help: "Output that the log collector has dropped because it could not be written, in bytes.", Unit: "By"},
 
-	{Name: "nomad_lite_sink_failures_total", Kind: Counter, Help: "Number of readings that could not be sent to statsd, statsite or Datadog.", Labels: []string{"sink"}},
+	{Name: "nomad_lite_otlp_lost_spans_total", Kind: Counter, Help: "Number of spans that the OpenTelemetry collector has not accepted."},
+	{Name: "nomad_lite_sink_failures_total", Kind: Counter, Help: "Number of readings that could not be sent to statsd, statsite, Datadog or an OpenTelemetry collector.", Labels: []string{"sink"}},
 
-	{Name: "nomad_lite_store_size_bytes", Help: "Size of the state file, in bytes."},
+	{Name: "nomad_lite_store_size_bytes", Help: "Size of the state file, in bytes.", Unit: "By"},
 	{Name: "nomad_lite_store_written_records_total", Kind: Counter, Help: "Number of records that were written to the state file or deleted from it."},
 	{Name: "nomad_lite_store_write_failures_total", Kind: Counter, Help: "Number of writes of the state file that failed."},
-	{Name: "nomad_lite_store_commit_duration_seconds", Kind: Histogram, Help: "Time until a write of the state file was on disk, in seconds.", buckets: writeBuckets},
+	{Name: "nomad_lite_store_commit_duration_seconds", Kind: Histogram, Help: "Time until a write of the state file was on disk, in seconds.", Unit: "s", buckets: writeBuckets},
 }
 
 // byName has the definitions by their names, byPrometheusName by their names in Prometheus' formats. Both are made on

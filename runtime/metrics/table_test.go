@@ -94,6 +94,13 @@ func TestTable(t *testing.T) {
 		if !strings.HasSuffix(d.Help, ".") || !slices.IsSorted(d.Labels) || (d.Kind == Histogram) != (len(d.buckets) > 0) {
 			t.Errorf("definition %d: %+v", i, d)
 		}
+		for text, unit := range map[string]string{
+			"in bytes": "By", "in megabytes": "MiBy", "in seconds": "s", "in nanoseconds": "ns", "in percent": "%", "in MHz.": "MHz", "in MHz times seconds.": "MHz.s",
+		} {
+			if strings.Contains(d.Help, text) && d.Unit != unit {
+				t.Errorf("%s has the unit %q: %s", d.Name, d.Unit, d.Help)
+			}
+		}
 		if nomad, own := strings.HasPrefix(d.Name, "nomad."), strings.HasPrefix(d.Name, "nomad_lite_"); nomad == own {
 			t.Errorf("%s has no known prefix", d.Name)
 		}

@@ -9,6 +9,7 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
@@ -32,7 +33,7 @@ const (
 	dropLogInterval = time.Minute
 )
 
-// Agent describes the agent that exports spans.
+// Agent describes the agent that exports spans and metrics.
 type Agent struct {
 	Version                                    string
 	NodeID, NodeName, Datacenter, Region, Host string
@@ -66,7 +67,7 @@ type queuedSpan struct {
 // New returns an exporter for an enabled Config. The caller must close it. New does not connect to the
 // collector.
 func New(c Config, agent Agent, logger hclog.Logger) (*Exporter, error) {
-	s, err := newSender(c)
+	s, err := newSender(c, &traceSignal)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ func (e *Exporter) deliver(ctx context.Context, batch []queuedSpan, r *reporter)
 		rejected, err := e.sender.send(ctx, message)
 		r.lose(e.takeDropped())
 		if err == nil {
-			r.lose(rejected)
+			r.lose(min(rejected, len(batch)))
 			r.succeed()
 			return true
 		}
@@ -255,7 +256,10 @@ func (r *reporter) fail(err *sendError) {
 	r.flushAfter(dropLogInterval)
 }
 
-func (r *reporter) lose(spans int) { r.lost += spans }
+func (r *reporter) lose(spans int) {
+	r.lost += spans
+	metrics.LostSpans.Add(spans)
+}
 
 func (r *reporter) flushAfter(interval time.Duration) {
 	if time.Since(r.lastLog) >= interval {

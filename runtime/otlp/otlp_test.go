@@ -21,6 +21,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/nomad-lite/nomad-lite/runtime/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/otlp/otlptest"
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
@@ -319,6 +320,30 @@ func TestLogHasNoSecrets(t *testing.T) {
 	}
 }
 
+func lostSpans() float64 {
+	set := metrics.NewSet(&metrics.Settings{})
+	set.AddInstruments("")
+	for _, f := range set.Families() {
+		if f.GetName() == "nomad_lite_otlp_lost_spans_total" {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return -1
+}
+
+func TestLostSpansAreCounted(t *testing.T) {
+	c := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
+	before := lostSpans()
+	for range maxQueue + 5 {
+		e.Trace(testAlloc).Export(timeline.Span{ID: "0102030405060708"})
+	}
+	e.Close()
+	if n := lostSpans() - before; n != maxQueue+5 {
+		t.Errorf("%v lost spans were counted, want %d", n, maxQueue+5)
+	}
+}
+
 func noEnv(string) string { return "" }
 
 func mapEnv(env map[string]string) func(string) string {
@@ -395,19 +420,19 @@ func FuzzParse(f *testing.F) {
 		if _, err := parseList(list); err != nil && len(err.Error()) > 80 {
 			t.Errorf("%q: the error repeats the text: %v", list, err)
 		}
-		if n := rejectedSpans(response); n < 0 || n > maxBatch {
-			t.Errorf("%x: %d rejected spans", response, n)
+		if n := rejectedItems(response); n < 0 {
+			t.Errorf("%x: %d rejected items", response, n)
 		}
 	})
 }
 
-func TestRejectedSpans(t *testing.T) {
+func TestRejectedItems(t *testing.T) {
 	partial := protowire.AppendBytes([]byte{2<<3 | 2}, []byte("reason"))
 	partial = protowire.AppendVarint(append(partial, 1<<3), 7)
-	if n := rejectedSpans(protowire.AppendBytes([]byte{1<<3 | 2}, partial)); n != 7 {
+	if n := rejectedItems(protowire.AppendBytes([]byte{1<<3 | 2}, partial)); n != 7 {
 		t.Errorf("got %d, want 7", n)
 	}
-	if n := rejectedSpans(nil); n != 0 {
+	if n := rejectedItems(nil); n != 0 {
 		t.Errorf("an empty response: got %d, want 0", n)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,14 +25,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
-
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
 // sender sends requests to a collector.
 type sender interface {
-	// send returns the number of spans that the collector has rejected.
-	send(ctx context.Context, message *tracepb.TracesData) (rejected int, err *sendError)
+	// send returns how many spans or data points the collector has rejected.
+	send(ctx context.Context, message proto.Message) (rejected int, err *sendError)
 	close()
 }
 
@@ -45,9 +44,9 @@ type sendError struct {
 
 func (e *sendError) Error() string { return e.text }
 
-func newSender(c Config) (sender, error) {
+func newSender(c Config, g *signal) (sender, error) {
 	if c.Protocol == ProtocolGRPC {
-		return newGRPCSender(c)
+		return newGRPCSender(c, g.grpcMethod)
 	}
 	return newHTTPSender(c), nil
 }
@@ -74,7 +73,7 @@ func (s *httpSender) close() { s.client.CloseIdleConnections() }
 // maxResponse limits how much of a response is read, in bytes.
 const maxResponse = 64 << 10
 
-func (s *httpSender) send(ctx context.Context, message *tracepb.TracesData) (int, *sendError) {
+func (s *httpSender) send(ctx context.Context, message proto.Message) (int, *sendError) {
 	body, err := proto.Marshal(message)
 	if err != nil {
 		return 0, &sendError{text: err.Error()}
@@ -98,9 +97,9 @@ func (s *httpSender) send(ctx context.Context, message *tracepb.TracesData) (int
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300 && err != nil:
-		return 0, nil // the collector has the spans
+		return 0, nil // the collector has the data
 	case code >= 200 && code < 300:
-		return rejectedSpans(content), nil
+		return rejectedItems(content), nil
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
 		return 0, &sendError{text: httpErrorText(code), retry: true, delay: min(time.Duration(seconds), 3600) * time.Second}
@@ -138,16 +137,14 @@ const userAgent = "nomad-lite"
 // grpcSender sends OTLP over gRPC.
 type grpcSender struct {
 	conn    *grpc.ClientConn
+	method  string // its request has the wire format of TracesData or MetricsData
 	headers metadata.MD
 }
-
-// exportMethod is the method of the collector. Its request has the wire format of TracesData.
-const exportMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 // defaultGRPCPort is the port for OTLP over gRPC.
 const defaultGRPCPort = "4317"
 
-func newGRPCSender(c Config) (*grpcSender, error) {
+func newGRPCSender(c Config, method string) (*grpcSender, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, errors.New("the endpoint is not a URL") // without the text of the URL
@@ -165,18 +162,18 @@ func newGRPCSender(c Config) (*grpcSender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the collector: %w", err)
 	}
-	return &grpcSender{conn, metadata.New(c.Headers)}, nil
+	return &grpcSender{conn, method, metadata.New(c.Headers)}, nil
 }
 
 func (s *grpcSender) close() { s.conn.Close() }
 
-func (s *grpcSender) send(ctx context.Context, message *tracepb.TracesData) (int, *sendError) {
+func (s *grpcSender) send(ctx context.Context, message proto.Message) (int, *sendError) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
 	defer cancel()
 	response := new(emptypb.Empty) // keeps the fields of the response as bytes
-	err := s.conn.Invoke(ctx, exportMethod, message, response)
+	err := s.conn.Invoke(ctx, s.method, message, response)
 	if err == nil {
-		return rejectedSpans(response.ProtoReflect().GetUnknown()), nil
+		return rejectedItems(response.ProtoReflect().GetUnknown()), nil
 	}
 	failed := status.Convert(err)
 	sendErr := &sendError{text: fmt.Sprintf("the collector answered with gRPC status %s", failed.Code())}
@@ -200,12 +197,12 @@ func requestedDelay(s *status.Status) (time.Duration, bool) {
 	return 0, false
 }
 
-// rejectedSpans returns the number of rejected spans in an encoded response of a collector. The response has
-// the field partial_success (1), which has the field rejected_spans (1).
-func rejectedSpans(response []byte) int {
+// rejectedItems returns the number of rejected spans or data points in an encoded response of a collector. The response
+// has the field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
+func rejectedItems(response []byte) int {
 	partial, _ := protowire.ConsumeBytes(findField(response, 1, protowire.BytesType))
 	rejected, _ := protowire.ConsumeVarint(findField(partial, 1, protowire.VarintType))
-	return int(min(rejected, maxBatch))
+	return int(min(rejected, math.MaxInt32))
 }
 
 // findField returns the encoded message from the value of a field on, or nil.

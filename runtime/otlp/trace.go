@@ -169,8 +169,12 @@ func newTracesData(resource *resourcepb.Resource, version string, spans []*trace
 	return &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{
 		Resource: resource,
 		ScopeSpans: []*tracepb.ScopeSpans{{
-			Scope: &commonpb.InstrumentationScope{Name: "github.com/nomad-lite/nomad-lite", Version: version},
+			Scope: newScope(version),
 			Spans: spans,
 		}},
 	}}}
+}
+
+func newScope(version string) *commonpb.InstrumentationScope {
+	return &commonpb.InstrumentationScope{Name: "github.com/nomad-lite/nomad-lite", Version: version}
 }

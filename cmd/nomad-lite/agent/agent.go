@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 )
 
 const agentHelp = `Run jobs on this machine, and keep them running.
@@ -99,6 +101,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
+	started := time.Now()
 	c, err := o.loadConfig(s)
 	if err != nil {
 		return err
@@ -119,7 +122,8 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
-	open.OTLP = agentconfig.Traces(c, logger)
+	traces, exportedMetrics := agentconfig.TracesAndMetrics(c, logger)
+	open.OTLP = traces
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {
@@ -152,6 +156,16 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	r.metrics = collect.New(a.Store(), a, a.Node().ID())
 	r.metrics.SetSettings(c.Telemetry)
+	if exportedMetrics.Enabled() {
+		node := a.Node().TaskEnvNode()
+		r.metricsExporter, err = otlp.NewMetricsExporter(exportedMetrics, otlp.Agent{
+			Version: open.Version, NodeID: node.ID, NodeName: node.Name, Datacenter: node.Datacenter, Region: node.Region, Host: a.Host().Hostname,
+		}, started, logger)
+		if err != nil {
+			return err
+		}
+		defer r.metricsExporter.Close()
+	}
 	r.api = httpapi.New(httpapi.Config{
 		Store:         a.Store(),
 		Scheduler:     a.Scheduler(),

@@ -25,20 +25,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 )
 
 // runningAgent is an agent that serves its API, and handles signals and requests for a reload.
 type runningAgent struct {
-	agent         *agent.Agent
-	api           *httpapi.API
-	metrics       *collect.Collector
-	options       options
-	clientAddress string // address at which commands reach the API
-	listeners     *listeners
-	streams       *cli.Streams
-	logger        hclog.Logger
-	systemd       systemdNotifier
-	signals       <-chan os.Signal
+	agent           *agent.Agent
+	api             *httpapi.API
+	metrics         *collect.Collector
+	metricsExporter *otlp.MetricsExporter // nil if no metrics are exported
+	options         options
+	clientAddress   string // address at which commands reach the API
+	listeners       *listeners
+	streams         *cli.Streams
+	logger          hclog.Logger
+	systemd         systemdNotifier
+	signals         <-chan os.Signal
 
 	reloadMu sync.Mutex // serializes reloads
 
@@ -101,7 +103,12 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 func (r *runningAgent) pushMetrics(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
+		var wg sync.WaitGroup
+		if r.metricsExporter != nil {
+			wg.Go(func() { r.metrics.PushOTLP(ctx, r.metricsExporter) })
+		}
 		r.metrics.Push(ctx, r.logger.Named("metrics"))
+		wg.Wait()
 	case <-ctx.Done():
 	}
 }

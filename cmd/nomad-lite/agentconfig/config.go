@@ -172,10 +172,27 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 // variables of OpenTelemetry in the environment. It logs which variables have no effect.
 func Traces(c *config.Config, logger hclog.Logger) otlp.Config {
 	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+	logWarnings(warnings, logger)
+	return traces
+}
+
+// TracesAndMetrics is Traces for the export of traces and that of metrics.
+func TracesAndMetrics(c *config.Config, logger hclog.Logger) (traces, metrics otlp.Config) {
+	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+	metrics, more := c.OTLP.MetricsWithEnv(os.Getenv)
+	for _, warning := range more {
+		if !slices.Contains(warnings, warning) {
+			warnings = append(warnings, warning)
+		}
+	}
+	logWarnings(warnings, logger)
+	return traces, metrics
+}
+
+func logWarnings(warnings []string, logger hclog.Logger) {
 	for _, warning := range warnings {
 		logger.Warn(warning)
 	}
-	return traces
 }
 
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.

@@ -170,6 +170,9 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		c.DataDir = o.dataDir
 		c.OTLP = agentconfig.Traces(local.Config, logger)
+		if os.Getenv("OTEL_METRICS_EXPORTER") == "otlp" {
+			logger.Warn("OTEL_METRICS_EXPORTER is ignored: only an agent exports metrics")
+		}
 	})
 	if err != nil {
 		return err

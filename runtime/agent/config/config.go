@@ -54,7 +54,7 @@ type Config struct {
 	NoPage           bool // the web page is not served
 	NoPageHints      bool // the API asks clients not to print addresses of the web page
 	Telemetry        metrics.Settings
-	OTLP             otlp.Settings // export of traces; an empty Endpoint: environment variables decide
+	OTLP             otlp.Settings // export of traces and metrics; an empty Endpoint: environment variables decide
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool

@@ -16,6 +16,7 @@ var otlpSettings = map[string]setting{
 		}
 		return err
 	}},
+	"metrics":          booleanSetting(func(c *Config) *bool { return &c.OTLP.Metrics }),
 	"task_traceparent": booleanSetting(func(c *Config) *bool { return &c.OTLP.TaskTraceparent }),
 }
 

@@ -20,6 +20,7 @@ telemetry {
       authorization = "Bearer x"
     }
     task_traceparent = true
+    metrics          = true
   }
 }`)); len(diags) > 0 {
 		t.Fatal(diags)
@@ -27,7 +28,7 @@ telemetry {
 	if diags := c.Parse("b.json", []byte(`{"telemetry": {"otlp": {"endpoint": "https://collector:4318"}}}`)); len(diags) > 0 {
 		t.Fatal(diags)
 	}
-	want := otlp.Settings{Endpoint: "https://collector:4318", Protocol: "grpc", Headers: map[string]string{"authorization": "Bearer x"}, TaskTraceparent: true}
+	want := otlp.Settings{Endpoint: "https://collector:4318", Protocol: "grpc", Headers: map[string]string{"authorization": "Bearer x"}, TaskTraceparent: true, Metrics: true}
 	if !reflect.DeepEqual(c.OTLP, want) {
 		t.Errorf("got %+v, want %+v", c.OTLP, want)
 	}
@@ -40,7 +41,8 @@ func TestInvalidOTLP(t *testing.T) {
 		{`protocol = "http/json"`, `protocol: "http/json" is not supported`},
 		{`headers = { "a b" = "s3cr3t" }`, `headers: "a b" is not the name of a header`},
 		{`headers = { a = "s3cr3t\n" }`, `headers: the value of header "a"`},
-		{`metrics = true`, "metrics is not a setting of telemetry.otlp"},
+		{`metrics = "often"`, "metrics"},
+		{`logs = true`, "logs is not a setting of telemetry.otlp"},
 	} {
 		var c Config
 		diags := c.Parse("a.hcl", []byte("telemetry {\n otlp {\n  "+test.setting+"\n }\n}"))

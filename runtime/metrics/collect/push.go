@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 )
 
 // Push sends the metrics to the sinks of the settings once per collection interval, until ctx ends. Without sinks it
@@ -35,6 +36,32 @@ func (c *Collector) Push(ctx context.Context, logger hclog.Logger) {
 		case <-changed:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// PushOTLP sends the metrics to an OpenTelemetry collector once per interval of the exporter, until ctx ends, and then
+// once more, for two seconds at most. A reading that cannot be sent before the next one is lost.
+func (c *Collector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
+	ticker := time.NewTicker(e.Interval())
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		c.export(ctx, e, e.Interval())
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	c.export(context.WithoutCancel(ctx), e, lastExportTimeout)
+}
+
+// lastExportTimeout limits how long an agent that shuts down waits for the collector.
+const lastExportTimeout = 2 * time.Second
+
+func (c *Collector) export(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if exported := e.Export(limited, c.Gather(limited), time.Now()); !exported && ctx.Err() == nil {
+		metrics.SinkFailures.Add(1, "otlp")
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/otlp/otlptest"
 )
 
 // startPush runs Push until the test ends.
@@ -106,4 +108,71 @@ func TestPushSurvivesUnreachableSinks(t *testing.T) {
 		conn.Close()
 	}
 	l.Close()
+}
+
+func openExporter(t *testing.T, url string, interval time.Duration) *otlp.MetricsExporter {
+	t.Helper()
+	e, err := otlp.NewMetricsExporter(otlp.Config{URL: url + "/v1/metrics", Protocol: otlp.ProtocolHTTP, Interval: interval}, otlp.Agent{}, time.Now(), hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestPushOTLPSendsWhatIsServed checks that the collector gets the metrics of the table, the last ones when the
+// agent shuts down.
+func TestPushOTLPSendsWhatIsServed(t *testing.T) {
+	t.Parallel()
+	c := newCollector(t, &fakeNode{host: measuredHost})
+	receiver := otlptest.NewHTTP(t, nil)
+	e := openExporter(t, receiver.URL, time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.PushOTLP(ctx, e) })
+	for deadline := time.Now().Add(20 * time.Second); len(receiver.ReceivedMetrics()) < 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no metrics were received")
+		}
+	}
+	received := make(map[string]bool)
+	for _, m := range receiver.Metrics() {
+		received[m.GetName()] = true
+	}
+	for _, f := range c.Gather(t.Context()) {
+		if name := metrics.FindByPrometheusName(f.GetName()).Name; !received[name] {
+			t.Errorf("%s was not exported", name)
+		}
+	}
+	cancel()
+	wg.Wait()
+	if n := len(receiver.ReceivedMetrics()); n != 2 {
+		t.Errorf("%d requests, want one at the start and one at the shutdown", n)
+	}
+}
+
+// TestPushOTLPSurvivesDeadCollector checks that readings that cannot be sent are counted, and that the shutdown
+// does not wait long for a collector that does not answer.
+func TestPushOTLPSurvivesDeadCollector(t *testing.T) {
+	c := newCollector(t, &fakeNode{host: measuredHost})
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	e := openExporter(t, "http://"+silent.Addr().String(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.PushOTLP(ctx, e) })
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(prometheusText(t, c.Gather(t.Context())), `nomad_lite_sink_failures_total{sink="otlp"} 3`); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the failures are not counted")
+		}
+	}
+	begin := time.Now()
+	cancel()
+	wg.Wait()
+	if took := time.Since(begin); took > lastExportTimeout+2*time.Second {
+		t.Errorf("the shutdown took %v", took)
+	}
 }

@@ -1,4 +1,4 @@
-// Package otlptest has collectors for tests of programs that export traces.
+// Package otlptest has collectors for tests of programs that export traces and metrics.
 package otlptest
 
 import (
@@ -11,24 +11,37 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// Collector keeps the spans that it receives. Its methods may be called concurrently.
+// Collector keeps the spans and metrics that it receives. Its methods may be called concurrently.
 type Collector struct {
 	URL string // endpoint for programs
 
 	mu       sync.Mutex
 	received []*tracepb.ResourceSpans
+	metrics  []*metricspb.ResourceMetrics
 	headers  []map[string][]string // of each request, in lower case
 }
 
+// messages are the requests by path of HTTP and method of gRPC.
+var messages = map[string]proto.Message{
+	"/v1/traces":  (*tracepb.TracesData)(nil),
+	"/v1/metrics": (*metricspb.MetricsData)(nil),
+	"/opentelemetry.proto.collector.trace.v1.TraceService/Export":     (*tracepb.TracesData)(nil),
+	"/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": (*metricspb.MetricsData)(nil),
+}
+
 // NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The function before, which may be
-// nil, handles a request if it returns true: the spans of the request are not kept.
+// nil, handles a request if it returns true: the content of the request is not kept.
 func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool) *Collector {
 	c := new(Collector)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,13 +49,16 @@ func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool)
 		if before != nil && before(w, r) {
 			return
 		}
-		message := new(tracepb.TracesData)
+		message := messages[r.URL.Path]
 		switch {
 		case err != nil:
 			return // the program has cut the connection
-		case r.URL.Path != "/v1/traces" || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-protobuf":
+		case message == nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-protobuf":
 			t.Errorf("request %s %s with content type %q", r.Method, r.URL, r.Header.Get("Content-Type"))
-		case proto.Unmarshal(body, message) != nil:
+			return
+		}
+		message = message.ProtoReflect().New().Interface()
+		if proto.Unmarshal(body, message) != nil {
 			t.Errorf("request of %d bytes is not OTLP", len(body))
 		}
 		c.add(message, r.Header)
@@ -56,12 +72,15 @@ func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool)
 func NewGRPC(t testing.TB) *Collector {
 	c := new(Collector)
 	handle := func(_ any, stream grpc.ServerStream) error {
-		message := new(tracepb.TracesData)
+		method, _ := grpc.MethodFromServerStream(stream)
+		message := messages[method]
+		if message == nil {
+			t.Errorf("call of %s", method)
+			return status.Error(codes.Unimplemented, method)
+		}
+		message = message.ProtoReflect().New().Interface()
 		if err := stream.RecvMsg(message); err != nil {
 			return err
-		}
-		if method, _ := grpc.MethodFromServerStream(stream); method != "/opentelemetry.proto.collector.trace.v1.TraceService/Export" {
-			t.Errorf("call of %s", method)
 		}
 		headers, _ := metadata.FromIncomingContext(stream.Context())
 		c.add(message, headers)
@@ -83,14 +102,19 @@ func NewGRPC(t testing.TB) *Collector {
 	return c
 }
 
-func (c *Collector) add(message *tracepb.TracesData, headers map[string][]string) {
+func (c *Collector) add(message proto.Message, headers map[string][]string) {
 	lower := make(map[string][]string)
 	for name, values := range headers {
 		lower[strings.ToLower(name)] = values
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.received = append(c.received, message.GetResourceSpans()...)
+	switch m := message.(type) {
+	case *tracepb.TracesData:
+		c.received = append(c.received, m.GetResourceSpans()...)
+	case *metricspb.MetricsData:
+		c.metrics = append(c.metrics, m.GetResourceMetrics()...)
+	}
 	c.headers = append(c.headers, lower)
 }
 
@@ -104,7 +128,24 @@ func (c *Collector) Spans() (spans []*tracepb.Span) {
 	return spans
 }
 
-// Received returns what the collector has received.
+// Metrics returns all metrics in the order in which they were received.
+func (c *Collector) Metrics() (all []*metricspb.Metric) {
+	for _, r := range c.ReceivedMetrics() {
+		for _, s := range r.GetScopeMetrics() {
+			all = append(all, s.GetMetrics()...)
+		}
+	}
+	return all
+}
+
+// ReceivedMetrics returns the metrics of all requests.
+func (c *Collector) ReceivedMetrics() []*metricspb.ResourceMetrics {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.metrics[:len(c.metrics):len(c.metrics)]
+}
+
+// Received returns the spans of all requests.
 func (c *Collector) Received() []*tracepb.ResourceSpans {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,8 +159,8 @@ func (c *Collector) Headers() []map[string][]string {
 	return c.headers[:len(c.headers):len(c.headers)]
 }
 
-// Attributes returns the attributes of a span.
-func Attributes(s *tracepb.Span) map[string]string {
+// Attributes returns the attributes of a span or a value.
+func Attributes(s interface{ GetAttributes() []*commonpb.KeyValue }) map[string]string {
 	attributes := make(map[string]string)
 	for _, a := range s.GetAttributes() {
 		attributes[a.GetKey()] = a.GetValue().GetStringValue()
