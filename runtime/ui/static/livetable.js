@@ -8,10 +8,10 @@ const windowMin = 150;
 // overscan is the number of rows above and below the screen that are elements.
 const overscan = 25;
 
-// liveTable creates a table. columns: [{title, cell(row), class, sort(row)}]; a column with the function sort, which
-// returns a number or a text, has a button that sorts. key(row) returns a text that identifies a row. It returns
-// {element, show(rows)}; show keeps focus, selection and scroll position. The table stops its work when the signal
-// ends.
+// liveTable creates a table. columns: [{title, cell(row), class, sort(row), descendingFirst}]; a column with the function
+// sort, which returns a number or a text, has a button that sorts. key(row) returns a text that identifies a row. It
+// returns {element, show(rows)}; show keeps focus, selection and scroll position. The table stops its work when the
+// signal ends.
 export function liveTable(label, columns, key, signal) {
   let rows = [], shown = [], sortBy = null, descending = false, rowHeight = 0, first = 0, last = windowMin;
   const body = h("tbody");
@@ -20,7 +20,7 @@ export function liveTable(label, columns, key, signal) {
   const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 
   function sort(column) {
-    descending = sortBy === column && !descending;
+    descending = sortBy === column ? !descending : Boolean(column.descendingFirst);
     sortBy = column;
     order();
     draw();

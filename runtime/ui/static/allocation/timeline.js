@@ -3,8 +3,8 @@
 import { get, pause, watch } from "../api.js";
 import { badge, facts, h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
+import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
-import { rowTable } from "../rows.js";
 import { TaskLog } from "../tasklog.js";
 import { element as ansiElement } from "../ansi.js";
 import { tasksOf } from "../views/allocation.js";
@@ -30,11 +30,11 @@ export async function show(main, { alloc }, signal) {
     { title: "Start", cell: (s) => clock(s.start * 1e6, true), sort: (s) => s.start },
     { title: "Of", cell: (s) => h("bdi", null, s.task || "allocation"), sort: (s) => s.task },
     { title: "Kind", cell: (s) => singular[s.kind] ?? s.kind, sort: (s) => s.kind },
-    { title: "What", cell: (s) => h("button", { class: "plain", onclick: () => { chart.selectSpan(s); showSpan(s); } }, s.title), sort: (s) => s.title },
+    { title: "What", class: "clip", cell: (s) => h("button", { class: "plain", onclick: () => { chart.selectSpan(s); showSpan(s); } }, s.title), sort: (s) => s.title },
     { title: "Duration", class: "number", cell: (s) => textOf(s, now), sort: (s) => (s.kind === "event" ? -1 : lengthOf(s, now)), descendingFirst: true },
-    { title: "Result", cell: (s) => (s.error ? h("span", { class: "error" }, "✕ " + s.error) : s.result) },
+    { title: "Result", class: "clip", cell: (s) => (s.error ? h("span", { class: "error" }, "✕ " + s.error) : s.result) },
   ];
-  const table = rowTable("Spans", columns, (s) => s.id, signal);
+  const table = liveTable("Spans", columns, (s) => s.id, signal);
   main.append(
     situation,
     h("div", { class: "toolbar", role: "toolbar", "aria-label": "View of the time line" },
@@ -53,7 +53,7 @@ export async function show(main, { alloc }, signal) {
     errors.hidden = count === 0;
     errors.textContent = count === 1 ? "Show the error" : `Show the ${count} errors`;
     draw();
-    table.update(spans);
+    table.show(spans);
   }
 
   function draw() {

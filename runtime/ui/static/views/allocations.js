@@ -1,10 +1,10 @@
 // The list of all allocations.
 
 import { watch } from "../api.js";
-import { badge, h, link, replace } from "../dom.js";
-import { age, shortID } from "../format.js";
+import { ago, badge, h, link, update } from "../dom.js";
+import { shortID } from "../format.js";
+import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
-import { rowTable } from "../rows.js";
 import { allocationPath, jobPath } from "../paths.js";
 
 const states = ["pending", "running", "complete", "failed", "lost", "unknown"];
@@ -19,16 +19,16 @@ export function show(main, { query }, signal) {
   const count = h("span", { role: "status", class: "dim" });
   const columns = [
     { title: "Allocation", cell: (a) => link(allocationPath(a.ID), h("code", null, shortID(a.ID))), sort: (a) => a.ID },
-    { title: "Name", cell: (a) => a.Name, sort: (a) => a.Name },
+    { title: "Name", class: "clip", cell: (a) => a.Name, sort: (a) => a.Name },
     { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID), sort: (a) => a.JobID },
     { title: "Status", cell: (a) => badge(a.ClientStatus), sort: (a) => a.ClientStatus },
     { title: "Wanted", cell: (a) => a.DesiredStatus },
     { title: "Version", class: "number", cell: (a) => a.JobVersion },
-    { title: "Age", cell: (a) => age(a.CreateTime), sort: (a) => -a.CreateTime },
-    { title: "Changed", cell: (a) => age(a.ModifyTime) + " ago", sort: (a) => -a.ModifyTime },
+    { title: "Created", cell: (a) => ago(a.CreateTime), sort: (a) => -a.CreateTime },
+    { title: "Changed", cell: (a) => ago(a.ModifyTime), sort: (a) => -a.ModifyTime },
     { title: "", cell: (a) => link(allocationPath(a.ID, "timeline"), "Time line") },
   ];
-  const table = rowTable("Allocations", columns, (a) => a.ID, signal);
+  const table = liveTable("Allocations", columns, (a) => a.ID, signal);
   const none = h("p", null, "No allocation is like this.");
   main.append(h("h1", null, "Allocations"), h("div", { class: "toolbar" }, text, state, job, count), table.element, none);
   jobOptions();
@@ -36,9 +36,7 @@ export function show(main, { query }, signal) {
   function jobOptions() {
     const selected = job.value || (query.get("job") ?? "");
     const names = [...new Set([selected, ...allocs.map((a) => a.JobID)])].filter(Boolean).sort();
-    if (names.join("\n") === job.names) return;
-    job.names = names.join("\n");
-    replace(job, h("option", { value: "" }, "all jobs"), names.map((name) => h("option", { value: name, selected: name === selected }, name)));
+    update(job, h("option", { value: "" }, "all jobs"), names.map((name) => h("option", { value: name, "data-key": name, selected: name === selected }, name)));
   }
 
   function draw() {
@@ -48,7 +46,7 @@ export function show(main, { query }, signal) {
     count.textContent = shown.length === allocs.length ? `${allocs.length} allocations` : `${shown.length} of ${allocs.length} allocations`;
     none.hidden = shown.length > 0;
     table.element.hidden = shown.length === 0;
-    table.update(shown);
+    table.show(shown);
     rememberFilter({ text: text.value, status: state.value, job: job.value });
   }
 
