@@ -42,7 +42,7 @@ func testNodePage(t *testing.T, s *testAgent, b *browser) {
 	p.waitText("td", "raw_exec")
 	p.waitText("td", "web")
 	p.waitText("td", "% of the machine")
-	p.waitFor(`document.querySelectorAll("svg.sparkline polyline").length === 2`)
+	p.waitFor(`[...document.querySelectorAll(".chart-line")].filter((l) => l.getAttribute("d")?.includes("L")).length === 2`)
 	p.screenshot("node")
 
 	p.click("Attributes")

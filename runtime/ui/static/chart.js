@@ -1,16 +1,41 @@
-// Small charts of values over time.
+// A small chart of one value over the last minutes.
 
-import { svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 
-const width = 300, height = 48;
+const samples = 150, width = 300, height = 70;
 
-// maxSamples is the number of samples in a chart.
-export const maxSamples = 60;
+// chart creates a chart. format(value) returns the text of a value; limit is the value of the dashed line, 0 for
+// none. The result has the element and add(value); undefined is a gap.
+export function chart(title, format, limit = 0) {
+  const values = [];
+  const line = svg("path", { class: "chart-line" }), area = svg("path", { class: "chart-area" });
+  const limitLine = svg("path", { class: "chart-limit" }), top = svg("text", { x: 2, y: 11, class: "chart-label" });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" }, area, line, limitLine);
+  const now = h("strong");
+  const label = svg("svg", { class: "chart-top", "aria-hidden": "true" }, top);
+  const element = h("figure", { class: "chart" }, h("figcaption", null, title, " ", now, limit > 0 && h("span", { class: "dim" }, " of " + format(limit))), h("div", null, picture, label));
 
-// chart draws samples, numbers from 0 to 1, the latest at the right edge. label describes the chart for screen readers.
-export function chart(label, samples) {
-  const x = (i) => ((maxSamples - samples.length + i) * width / (maxSamples - 1)).toFixed(1);
-  const y = (value) => ((1 - Math.min(1, Math.max(0, value))) * (height - 2) + 1).toFixed(1);
-  return svg("svg", { class: "sparkline", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("polyline", { points: samples.map((value, i) => `${x(i)},${y(value)}`).join(" ") }));
+  function add(value) {
+    values.push(value);
+    if (values.length > samples) values.shift();
+    const known = values.filter((v) => v !== undefined);
+    const maximum = Math.max(...known, known.length && limit <= 4 * Math.max(...known) ? limit : 0) * 1.1 || 1;
+    const x = (i) => width - (values.length - 1 - i) * (width / (samples - 1));
+    const y = (v) => height - 1 - (v / maximum) * (height - 2);
+    let path = "", fill = "", previous = false;
+    values.forEach((v, i) => {
+      if (v === undefined) { previous = false; return; }
+      path += `${previous ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
+      fill += previous ? "" : `M${x(i).toFixed(1)} ${height}`;
+      fill += `L${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
+      if (values[i + 1] === undefined) fill += `L${x(i).toFixed(1)} ${height}Z`;
+      previous = true;
+    });
+    line.setAttribute("d", path);
+    area.setAttribute("d", fill);
+    limitLine.setAttribute("d", limit > 0 && limit < maximum ? `M0 ${y(limit)}H${width}` : "");
+    top.textContent = format(maximum);
+    now.textContent = value === undefined ? "–" : format(value);
+  }
+  return { element, add };
 }

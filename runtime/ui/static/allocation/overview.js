@@ -1,6 +1,7 @@
 // The overview of an allocation, or of one of its tasks.
 
 import { get, pause, put, watch } from "../api.js";
+import { chart } from "../chart.js";
 import { badge, facts, h, link, replace, table } from "../dom.js";
 import { age, bytes, clock, shortID } from "../format.js";
 import { ask } from "../dialog.js";
@@ -9,7 +10,6 @@ import { TaskLog } from "../tasklog.js";
 import { execPath, tasksOf } from "../views/allocation.js";
 import { allocationPath, jobPath } from "../paths.js";
 import { element as ansiElement } from "../ansi.js";
-import { chart } from "./chart.js";
 
 const statsInterval = 2000; // milliseconds
 

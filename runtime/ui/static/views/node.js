@@ -1,10 +1,11 @@
 // The node: its resources, what it can run, and its drain.
 
 import { APIError, get, pause, put, watch } from "../api.js";
-import { chart, maxSamples } from "../chart.js";
+import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { badge, facts, h, link, table, update } from "../dom.js";
 import { age, bytes, clock, duration, shortID } from "../format.js";
+import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { jobPath } from "../paths.js";
 
@@ -17,40 +18,74 @@ export async function show(main, parameters, signal) {
   const wanted = /^clients\/([^/]+)/.exec(location.pathname.replace(/^\/ui\//, ""))?.[1];
   const stub = wanted ? stubs.find((n) => n.ID.startsWith(wanted)) : stubs[0];
   if (!stub) throw new APIError(404, wanted ? "This agent has no such node." : "The node is not ready yet.");
-  const state = { node: null, allocs: [], stats: null, samples: { cpu: [], memory: [] } };
-  const page = h("div");
-  main.append(page);
-  const draw = () => { if (state.node) update(page, drawNode(state)); };
-  followStats(state, draw, signal);
+  let node = null, active = [], stats = null;
+  const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p");
+  const list = liveTable("Allocations", allocationRows, (a) => a.ID, signal);
+  list.element.hidden = true;
+  const cpu = chart("CPU of the machine", (part) => Math.round(part * 100) + "%");
+  let memory = null; // it needs the size of the memory
+  main.append(top, usage, charts, h("h2", null, "Allocations"), none, list.element, rest);
+
+  function drawState() {
+    if (!node) return;
+    update(top, drawTop(node, stats));
+    update(usage, h("h2", null, "Resources"), resources(node, active, stats));
+  }
+
+  function addStats(value) {
+    stats = value;
+    memory ??= chart("Memory of the machine", bytes, stats.Memory.Total);
+    if (!charts.firstChild) charts.append(cpu.element, memory.element);
+    cpu.add(cpuUsage(stats));
+    memory.add(stats.Memory.Used);
+    drawState();
+  }
+
+  followStats(addStats, signal);
   return Promise.all([
-    watch(`/v1/node/${stub.ID}`, signal, (node) => { state.node = node; draw(); }, showError),
-    watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => { state.allocs = allocs; draw(); }, showError),
+    watch(`/v1/node/${stub.ID}`, signal, (value) => {
+      node = value;
+      drawState();
+      update(rest, drawRest(node));
+    }, showError),
+    watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => {
+      active = allocs.filter((a) => a.ClientStatus === "running" || a.ClientStatus === "pending");
+      none.textContent = active.length ? "" : "No allocation is running or pending.";
+      list.element.hidden = active.length === 0;
+      list.show(active);
+      drawState();
+    }, showError),
   ]);
 }
 
+const allocationRows = [
+  { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
+  { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
+  { title: "Group", cell: (a) => a.TaskGroup },
+  { title: "Status", cell: (a) => badge(a.ClientStatus) },
+  { title: "CPU", class: "number", cell: (a) => allocated([a], "Cpu", "CpuShares") + " MHz" },
+  { title: "Memory", class: "number", cell: (a) => bytes(allocated([a], "Memory", "MemoryMB") * megabyte) },
+  { title: "Age", cell: (a) => age(a.CreateTime) },
+];
+
+// cpuUsage returns the part of the processors that is used.
+function cpuUsage(stats) {
+  return stats.CPU.reduce((sum, cpu) => sum + cpu.TotalPercent, 0) / Math.max(1, stats.CPU.length) / 100;
+}
+
 // followStats reads the usage of the machine, which has no blocking queries, while the page is visible.
-async function followStats(state, draw, signal) {
+async function followStats(addStats, signal) {
   for (; !signal.aborted; await pause(statsInterval, signal)) {
     if (document.hidden) continue;
     try {
-      const stats = await get("/v1/client/stats", signal);
-      state.stats = stats;
-      add(state.samples.cpu, stats.CPU.reduce((sum, cpu) => sum + cpu.TotalPercent, 0) / Math.max(1, stats.CPU.length) / 100);
-      add(state.samples.memory, stats.Memory.Used / stats.Memory.Total);
-      draw();
+      addStats(await get("/v1/client/stats", signal));
     } catch (err) {
       if (err.status >= 400 && err.status < 500) return; // the read-only token does not give access
     }
   }
 }
 
-function add(samples, value) {
-  samples.push(value);
-  if (samples.length > maxSamples) samples.shift();
-}
-
-function drawNode({ node, allocs, stats, samples }) {
-  const active = allocs.filter((a) => a.ClientStatus === "running" || a.ClientStatus === "pending");
+function drawTop(node, stats) {
   return [
     h("h1", null, node.Name, " ", badge(node.Status)),
     node.StatusDescription && h("p", null, node.StatusDescription),
@@ -64,17 +99,11 @@ function drawNode({ node, allocs, stats, samples }) {
       node.DrainStrategy && ["Drain", drainText(node.DrainStrategy)],
       node.LastDrain && ["Last drain", `${node.LastDrain.Status}, ${age(node.LastDrain.UpdatedAt)} ago`],
     ]),
-    h("h2", null, "Resources"), resources(node, active, stats, samples),
-    h("h2", null, "Allocations"),
-    active.length === 0 ? h("p", null, "No allocation is running or pending.") : table("Allocations", [
-      { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
-      { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
-      { title: "Group", cell: (a) => a.TaskGroup },
-      { title: "Status", cell: (a) => badge(a.ClientStatus) },
-      { title: "CPU", class: "number", cell: (a) => allocated([a], "Cpu", "CpuShares") + " MHz" },
-      { title: "Memory", class: "number", cell: (a) => bytes(allocated([a], "Memory", "MemoryMB") * megabyte) },
-      { title: "Age", cell: (a) => age(a.CreateTime) },
-    ], active, (a) => a.ID),
+  ];
+}
+
+function drawRest(node) {
+  return [
     h("h2", null, "Drivers"), drivers(node),
     devices(node), hostVolumes(node), networks(node), events(node),
     pairs("Metadata", node.Meta), pairs("Attributes", node.Attributes),
@@ -132,15 +161,15 @@ function allocated(allocs, kind, field) {
   return allocs.flatMap((a) => Object.values(a.AllocatedResources?.Tasks ?? {})).reduce((sum, task) => sum + (task[kind]?.[field] ?? 0), 0);
 }
 
-function resources(node, allocs, stats, samples) {
+function resources(node, allocs, stats) {
   const total = node.NodeResources, reserved = node.ReservedResources;
   const disk = allocs.reduce((sum, a) => sum + (a.AllocatedResources?.Shared?.DiskMB ?? 0), 0);
   const size = (megabytes) => bytes(megabytes * megabyte);
   const rows = [
     { name: "CPU", total: total.Cpu.CpuShares, reserved: reserved?.Cpu?.CpuShares ?? 0, allocated: allocated(allocs, "Cpu", "CpuShares"), format: (mhz) => Math.round(mhz) + " MHz",
-      used: stats && Math.round(samples.cpu.at(-1) * 100) + "% of the machine", samples: samples.cpu },
+      used: stats && Math.round(cpuUsage(stats) * 100) + "% of the machine" },
     { name: "Memory", total: total.Memory.MemoryMB, reserved: reserved?.Memory?.MemoryMB ?? 0, allocated: allocated(allocs, "Memory", "MemoryMB"), format: size,
-      used: stats && `${bytes(stats.Memory.Used)} of ${bytes(stats.Memory.Total)}`, samples: samples.memory },
+      used: stats && `${bytes(stats.Memory.Used)} of ${bytes(stats.Memory.Total)}` },
     { name: "Disk", total: total.Disk.DiskMB, reserved: reserved?.Disk?.DiskMB ?? 0, allocated: disk, format: size,
       used: stats?.AllocDirStats && `${bytes(stats.AllocDirStats.Used)} of ${bytes(stats.AllocDirStats.Size)}` },
   ];
@@ -151,7 +180,6 @@ function resources(node, allocs, stats, samples) {
     { title: "Allocated", class: "number", cell: (r) => r.format(r.allocated) },
     { title: "Part allocated", cell: (r) => h("meter", { min: "0", max: Math.max(1, r.total - r.reserved), value: r.allocated, "aria-label": r.name + " allocated" }) },
     { title: "Used by the machine", cell: (r) => r.used ?? "unknown" },
-    { title: "Last two minutes", cell: (r) => r.samples?.length > 1 && chart(`${r.name} usage: now ${Math.round(r.samples.at(-1) * 100)}%`, r.samples) },
   ], rows, (r) => r.name);
 }
 
