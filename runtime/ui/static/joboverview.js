@@ -1,7 +1,7 @@
 // The overview of a job: what cannot be placed, the latest deployment, the groups, the allocations that matter now.
 
 import { get } from "./api.js";
-import { allocationTable } from "./joballocations.js";
+import { jobAllocationTable, newestFirst } from "./allocationtable.js";
 import { deploymentSection } from "./deployment.js";
 import { ago, badge, h, link, table, update } from "./dom.js";
 import { scale } from "./jobactions.js";
@@ -15,7 +15,7 @@ export function overview(context) {
   const top = h("div");
   const title = h("h2", null, "Allocations");
   const none = h("p");
-  const allocations = allocationTable(signal);
+  const allocations = jobAllocationTable(signal);
   const children = childTable(signal);
   return {
     element: h("div", null, top, title, none, allocations.element, children.element),
@@ -47,7 +47,7 @@ const recentCount = 5;
 
 // current returns the allocations that run or shall run, and a few that ended last. The newest is the first.
 function current(allocations) {
-  const sorted = [...allocations].sort((a, b) => b.CreateIndex - a.CreateIndex || a.Name.localeCompare(b.Name, undefined, { numeric: true }));
+  const sorted = [...allocations].sort(newestFirst);
   let ended = 0;
   return sorted.filter((a) => ["running", "pending"].includes(a.ClientStatus) || a.DesiredStatus === "run" || ended++ < recentCount);
 }

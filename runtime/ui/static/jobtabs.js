@@ -1,12 +1,12 @@
 // The tabs of the page of a job, except the overview. Each function creates a tab for the context of views/job.js: its
 // element, and refresh(job), which is called at first and after each change.
 
+import { jobAllocationTable, newestFirst } from "./allocationtable.js";
 import { get, put, send } from "./api.js";
 import { deploymentSection } from "./deployment.js";
 import { actionButton, ask, field } from "./dialog.js";
 import { countChanges, jobDiff } from "./diff.js";
 import { ago, h, link, update } from "./dom.js";
-import { allocationTable } from "./joballocations.js";
 import { liveTable } from "./livetable.js";
 import { allocationPath, editPath } from "./paths.js";
 import { blockedPlacements, evaluationColumns } from "./placement.js";
@@ -102,10 +102,7 @@ function deployments({ api, signal }) {
 }
 
 function allocations({ api, signal }) {
-  return listTab(allocationTable(signal), "No allocations.", async () => {
-    const all = await get(api("allocations"), signal);
-    return all.sort((a, b) => b.CreateIndex - a.CreateIndex || a.Name.localeCompare(b.Name, undefined, { numeric: true }));
-  });
+  return listTab(jobAllocationTable(signal), "No allocations.", async () => (await get(api("allocations"), signal)).sort(newestFirst));
 }
 
 function evaluations({ api, signal }) {

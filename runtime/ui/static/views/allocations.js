@@ -1,11 +1,10 @@
 // The list of all allocations.
 
+import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { watch } from "../api.js";
-import { ago, badge, h, link, update } from "../dom.js";
-import { shortID } from "../format.js";
-import { liveTable } from "../livetable.js";
+import { ago, h, link, update } from "../dom.js";
 import { showError } from "../main.js";
-import { allocationPath, jobPath } from "../paths.js";
+import { allocationPath } from "../paths.js";
 
 const states = ["pending", "running", "complete", "failed", "lost", "unknown"];
 
@@ -17,18 +16,13 @@ export function show(main, { query }, signal) {
     states.map((s) => h("option", { selected: query.get("status") === s }, s)));
   const job = h("select", { "aria-label": "Filter by job", onchange: draw });
   const count = h("span", { role: "status", class: "dim" });
+  const { id, name, status, wanted, version, created } = allocationColumns;
   const columns = [
-    { title: "Allocation", cell: (a) => link(allocationPath(a.ID), h("code", null, shortID(a.ID))), sort: (a) => a.ID },
-    { title: "Name", class: "clip", cell: (a) => a.Name, sort: (a) => a.Name },
-    { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID), sort: (a) => a.JobID },
-    { title: "Status", cell: (a) => badge(a.ClientStatus), sort: (a) => a.ClientStatus },
-    { title: "Wanted", cell: (a) => a.DesiredStatus },
-    { title: "Version", class: "number", cell: (a) => a.JobVersion },
-    { title: "Created", cell: (a) => ago(a.CreateTime), sort: (a) => -a.CreateTime },
+    id, name, allocationColumns.job, status, wanted, version, created,
     { title: "Changed", cell: (a) => ago(a.ModifyTime), sort: (a) => -a.ModifyTime },
     { title: "", cell: (a) => link(allocationPath(a.ID, "timeline"), "Time line") },
   ];
-  const table = liveTable("Allocations", columns, (a) => a.ID, signal);
+  const table = allocationTable(columns, signal);
   const none = h("p", null, "No allocation is like this.");
   main.append(h("h1", null, "Allocations"), h("div", { class: "toolbar" }, text, state, job, count), table.element, none);
   jobOptions();

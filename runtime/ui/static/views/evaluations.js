@@ -1,11 +1,12 @@
 // The list of evaluations, and the page of one.
 
+import { allocationColumns } from "../allocationtable.js";
 import { get, watch } from "../api.js";
 import { ago, badge, facts, h, link, table, update } from "../dom.js";
 import { clock, duration, shortID } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
-import { allocationPath, evaluationPath, jobPath } from "../paths.js";
+import { evaluationPath, jobPath } from "../paths.js";
 import { evaluationColumns, placementFailures, trigger } from "../placement.js";
 
 // show shows the evaluation of Nomad's paths, evaluations?currentEval=ID, too.
@@ -74,12 +75,8 @@ function evaluation(e, allocations) {
         .map(([key, title]) => ({ title, class: "number", cell: ([, counts]) => counts[key] ?? 0 })),
     ], plan, ([name]) => name)],
     h("h2", null, "Allocations"),
-    allocations.length ? table("Allocations", [
-      { title: "ID", class: "mono", cell: (a) => link(allocationPath(a.ID), shortID(a.ID)) },
-      { title: "Name", cell: (a) => a.Name },
-      { title: "Status", cell: (a) => badge(a.ClientStatus) },
-      { title: "Wanted", cell: (a) => a.DesiredStatus },
-    ], allocations, (a) => a.ID) : h("p", null, "This evaluation placed no allocation that still exists."),
+    allocations.length ? table("Allocations",
+      [allocationColumns.id, allocationColumns.name, allocationColumns.status, allocationColumns.wanted], allocations, (a) => a.ID) : h("p", null, "This evaluation placed no allocation that still exists."),
     others.length > 0 && [h("h2", null, "Related evaluations"), table("Related evaluations", [
       { title: "ID", class: "mono", cell: (o) => link(evaluationPath(o.ID), shortID(o.ID)) },
       { title: "Reason", cell: trigger },

@@ -1,13 +1,12 @@
 // The node: its resources, what it can run, and its drain.
 
+import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, pause, put, watch } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
-import { badge, facts, h, link, table, update } from "../dom.js";
-import { age, bytes, clock, duration, shortID } from "../format.js";
-import { liveTable } from "../livetable.js";
+import { badge, facts, h, table, update } from "../dom.js";
+import { age, bytes, clock, duration } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "../paths.js";
 
 const statsInterval = 2000; // milliseconds
 const megabyte = 1 << 20;
@@ -20,7 +19,7 @@ export async function show(main, parameters, signal) {
   if (!stub) throw new APIError(404, wanted ? "This agent has no such node." : "The node is not ready yet.");
   let node = null, active = [], stats = null;
   const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p");
-  const list = liveTable("Allocations", allocationRows, (a) => a.ID, signal);
+  const list = allocationTable(columns, signal);
   list.element.hidden = true;
   const cpu = chart("CPU of the machine", (part) => Math.round(part * 100) + "%");
   let memory = null; // it needs the size of the memory
@@ -58,14 +57,11 @@ export async function show(main, parameters, signal) {
   ]);
 }
 
-const allocationRows = [
-  { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
-  { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
-  { title: "Group", cell: (a) => a.TaskGroup },
-  { title: "Status", cell: (a) => badge(a.ClientStatus) },
+const columns = [
+  allocationColumns.id, allocationColumns.job, allocationColumns.group, allocationColumns.status,
   { title: "CPU", class: "number", cell: (a) => allocated([a], "Cpu", "CpuShares") + " MHz" },
   { title: "Memory", class: "number", cell: (a) => bytes(allocated([a], "Memory", "MemoryMB") * megabyte) },
-  { title: "Age", cell: (a) => age(a.CreateTime) },
+  allocationColumns.created,
 ];
 
 // cpuUsage returns the part of the processors that is used.

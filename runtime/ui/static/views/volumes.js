@@ -1,11 +1,11 @@
 // Host volumes, and the allocations that use them.
 
+import { allocationColumns } from "../allocationtable.js";
 import { send, watch } from "../api.js";
 import { ask } from "../dialog.js";
 import { badge, facts, h, link, table, update } from "../dom.js";
-import { age, bytes, clock, shortID } from "../format.js";
+import { age, bytes, clock } from "../format.js";
 import { go, showError } from "../main.js";
-import { jobPath } from "../paths.js";
 
 const prefix = "volumes/dynamic/";
 
@@ -73,12 +73,8 @@ function drawVolume(volume, path) {
       Object.keys(volume.Parameters ?? {}).length > 0 && ["Parameters", Object.entries(volume.Parameters).map(([name, value]) => h("div", null, h("code", null, name, " = ", value)))],
     ]),
     h("h2", null, "Allocations"),
-    allocs.length === 0 ? h("p", null, "No allocation uses this volume.") : table("Allocations", [
-      { title: "ID", cell: (a) => link("/ui/allocations/" + a.ID, shortID(a.ID)) },
-      { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID) },
-      { title: "Group", cell: (a) => a.TaskGroup },
-      { title: "Status", cell: (a) => badge(a.ClientStatus) },
-    ], allocs, (a) => a.ID),
+    allocs.length === 0 ? h("p", null, "No allocation uses this volume.") : table("Allocations",
+      [allocationColumns.id, allocationColumns.job, allocationColumns.group, allocationColumns.status], allocs, (a) => a.ID),
   ];
 }
 
