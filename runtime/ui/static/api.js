@@ -94,10 +94,35 @@ export async function visible(signal) {
   }
 }
 
+// poll calls read() now, and again after each pause of interval milliseconds, while the page is visible, until the
+// signal ends: for routes without blocking queries. It continues when the agent does not answer, and rejects with each
+// other error.
+export async function poll(interval, signal, read) {
+  for (; !signal.aborted; await pause(interval, signal)) {
+    await visible(signal);
+    if (signal.aborted) return;
+    try {
+      await read();
+    } catch (err) {
+      if (signal.aborted) return;
+      if (!isUnavailable(err)) throw err;
+    }
+  }
+}
+
+// isUnavailable reports whether the agent did not answer, or failed.
+const isUnavailable = (err) => err instanceof APIError && (err.status === 0 || err.status >= 500);
+
+// ignoreForbidden throws an error again unless the token does not give access to the route: a page can show the rest.
+export function ignoreForbidden(err) {
+  if (err.status !== 403) throw err;
+}
+
 // watch calls show(value) with the reply of a GET request, and again when it changes, until the signal ends.
-// It uses blocking queries while the page is visible, and retries when the agent does not answer. onError(err) is called with each other
-// error, which ends the watch; without onError, watch rejects with it. options: wait is the duration of a blocking
-// query, and always calls show after each query, for replies with numbers that do not change their index.
+// It uses blocking queries while the page is visible, and retries when the agent does not answer. onError(err) is
+// called with each other error, which ends the watch; without onError, watch rejects with it. options: wait is the
+// duration of a blocking query, and always calls show after each query, for replies with numbers that do not change
+// their index.
 export async function watch(path, signal, show, onError, { wait = "60s", always = false } = {}) {
   let index = 0;
   while (!signal.aborted) {

@@ -1,8 +1,8 @@
 // The overview of an allocation, or of one of its tasks.
 
-import { get, pause, put, watch } from "../api.js";
+import { get, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
-import { badge, facts, h, link, replace, table } from "../dom.js";
+import { badge, facts, h, link, replace, table, update } from "../dom.js";
 import { age, bytes, clock, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
@@ -141,28 +141,18 @@ function sendSignal(alloc, task) {
   });
 }
 
-// showChecks shows the services and their checks, whose results have no blocking query.
-async function showChecks(element, alloc, signal) {
-  let drawn = "";
-  while (!signal.aborted) {
-    try {
-      const all = document.hidden ? undefined : await Promise.all([
-        get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
-      if (all && JSON.stringify(all) !== drawn) {
-        drawn = JSON.stringify(all);
-        drawChecks(element, ...all);
-      }
-    } catch (err) {
-      if (signal.aborted) return;
-      if (err.status > 0 && err.status < 500) return replace(element, h("p", { class: "error" }, "No services: " + err.message));
-    }
-    await pause(statsInterval, signal);
-  }
+// showChecks shows the services and their checks.
+function showChecks(element, alloc, signal) {
+  return poll(statsInterval, signal, async () => {
+    const [services, checks] = await Promise.all([
+      get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
+    drawChecks(element, services, checks);
+  }).catch((err) => update(element, h("p", { class: "error" }, "No services: " + err.message)));
 }
 
 function drawChecks(element, services, checks) {
   const sorted = Object.values(checks ?? {}).sort((a, b) => (a.Check < b.Check ? -1 : 1));
-  replace(element,
+  update(element,
     services?.length > 0 && [h("h2", null, "Services"), table("Services", [
       { title: "Service", cell: (s) => link("/ui/services/" + encodeURIComponent(s.ServiceName), s.ServiceName) },
       { title: "Address", cell: (s) => h("code", null, address(s.Address, s.Port)) },
@@ -194,7 +184,7 @@ async function showLastLines(element, alloc, task, signal) {
 }
 
 // showUsage shows charts, which begin when the page is opened: the agent keeps no history.
-async function showUsage(section, alloc, onlyTask, signal) {
+function showUsage(section, alloc, onlyTask, signal) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
   const charts = Object.fromEntries(names.map((name) => {
     const limits = alloc.AllocatedResources?.Tasks?.[name];
@@ -206,28 +196,17 @@ async function showUsage(section, alloc, onlyTask, signal) {
   const disk = h("p", { class: "dim" }), note = h("p", { class: "dim" }, "The charts start when this page is opened: the agent keeps no history.");
   section.append(h("div", { class: "charts" }, names.map((name) => h("section", { "aria-label": "Resources of " + name },
     !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].cpu.element, charts[name].memory.element))), note, disk);
-  while (!signal.aborted) {
-    try {
-      if (!document.hidden) {
-        const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]);
-        for (const name of names) {
-          const used = stats.Tasks?.[name]?.ResourceUsage;
-          charts[name].cpu.add(used?.CpuStats?.TotalTicks);
-          charts[name].memory.add(used && (used.MemoryStats.Usage || used.MemoryStats.RSS));
-        }
-        const dir = host.AllocDirStats;
-        disk.textContent = `Disk: ${bytes((alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20)} reserved for the allocation` +
-          (dir ? `; its file system has ${bytes(dir.Available)} of ${bytes(dir.Size)} free.` : ".");
-      }
-    } catch (err) {
-      if (signal.aborted) return;
-      if (err.status > 0 && err.status < 500) {
-        note.textContent = "No statistics: " + err.message;
-        return;
-      }
+  return poll(statsInterval, signal, async () => {
+    const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]);
+    for (const name of names) {
+      const used = stats.Tasks?.[name]?.ResourceUsage;
+      charts[name].cpu.add(used?.CpuStats?.TotalTicks);
+      charts[name].memory.add(used && (used.MemoryStats.Usage || used.MemoryStats.RSS));
     }
-    await pause(statsInterval, signal);
-  }
+    const dir = host.AllocDirStats;
+    disk.textContent = `Disk: ${bytes((alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20)} reserved for the allocation` +
+      (dir ? `; its file system has ${bytes(dir.Available)} of ${bytes(dir.Size)} free.` : ".");
+  }).catch((err) => { note.textContent = "No statistics: " + err.message; });
 }
 
 // showStatic shows what does not change: ports, environment and meta.

@@ -1,6 +1,6 @@
 // The time line of an allocation.
 
-import { get, pause, watch } from "../api.js";
+import { get, pause, visible, watch } from "../api.js";
 import { badge, facts, h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { liveTable } from "../livetable.js";
@@ -115,6 +115,7 @@ export async function show(main, { alloc }, signal) {
   async function showOutput(s, until) {
     let drawn = "";
     for (let first = true; !until.aborted && (first || s.end === undefined); first = false) {
+      await visible(until);
       const end = s.end ?? Date.now() + 1000;
       try {
         const reader = new TaskLog(alloc.ID, s.task, ["stdout", "stderr"]);

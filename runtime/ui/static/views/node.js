@@ -1,7 +1,7 @@
 // The node: its resources, what it can run, and its drain.
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
-import { APIError, get, pause, put, watch } from "../api.js";
+import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { badge, facts, h, table, update } from "../dom.js";
@@ -40,8 +40,8 @@ export async function show(main, parameters, signal) {
     drawState();
   }
 
-  followStats(addStats, signal);
   return Promise.all([
+    poll(statsInterval, signal, async () => addStats(await get("/v1/client/stats", signal))).catch(ignoreForbidden),
     watch(`/v1/node/${stub.ID}`, signal, (value) => {
       node = value;
       drawState();
@@ -67,18 +67,6 @@ const columns = [
 // cpuUsage returns the part of the processors that is used.
 function cpuUsage(stats) {
   return stats.CPU.reduce((sum, cpu) => sum + cpu.TotalPercent, 0) / Math.max(1, stats.CPU.length) / 100;
-}
-
-// followStats reads the usage of the machine, which has no blocking queries, while the page is visible.
-async function followStats(addStats, signal) {
-  for (; !signal.aborted; await pause(statsInterval, signal)) {
-    if (document.hidden) continue;
-    try {
-      addStats(await get("/v1/client/stats", signal));
-    } catch (err) {
-      if (err.status >= 400 && err.status < 500) return; // the read-only token does not give access
-    }
-  }
 }
 
 function drawTop(node, stats) {

@@ -1,6 +1,6 @@
 // Services, their instances and checks.
 
-import { get, pause, watch } from "../api.js";
+import { get, ignoreForbidden, poll, watch } from "../api.js";
 import { badge, h, link, table, update } from "../dom.js";
 import { shortID } from "../format.js";
 import { showError } from "../main.js";
@@ -32,31 +32,33 @@ export function show(main, parameters, signal) {
 
 function showService(main, name, namespace, signal) {
   document.title = `${name} – nomad-lite`;
-  const state = { instances: [], checks: new Map() };
+  const state = { instances: null, checks: new Map() };
   const list = h("div");
   main.append(h("h1", null, name), h("p", null, "Namespace ", namespace), list);
   const draw = () => update(list, drawInstances(state));
-  followChecks(state, name, draw, signal);
-  return watch(`/v1/service/${encodeURIComponent(name)}?namespace=${encodeURIComponent(namespace)}`, signal,
-    (instances) => { state.instances = instances; draw(); }, showError);
+  const followChecks = () => poll(checkInterval, signal, async () => {
+    state.checks = await readChecks(state.instances, name, signal);
+    draw();
+  }).catch(ignoreForbidden).catch(showError);
+  return watch(`/v1/service/${encodeURIComponent(name)}?namespace=${encodeURIComponent(namespace)}`, signal, (instances) => {
+    const isFirst = state.instances === null;
+    state.instances = instances;
+    draw();
+    if (isFirst) followChecks();
+  }, showError);
 }
 
-// followChecks reads the checks of the first instances, which have no blocking queries, while the page is visible.
-async function followChecks(state, name, draw, signal) {
-  for (; !signal.aborted; await pause(state.instances.length && state.checks.size === 0 ? 200 : checkInterval, signal)) {
-    const allocs = new Set(state.instances.slice(0, maxChecked).map((i) => i.AllocID));
-    if (document.hidden) continue;
-    const checks = new Map();
-    for (const id of allocs) {
-      try {
-        checks.set(id, Object.values(await get(`/v1/allocation/${id}/checks`, signal)).filter((c) => c.Service === name));
-      } catch (err) {
-        if (signal.aborted || err.status === 403) return; // the read-only token does not give access
-      }
+// readChecks returns the checks of a service by the ids of the allocations of its first instances.
+async function readChecks(instances, name, signal) {
+  const checks = new Map();
+  for (const id of new Set(instances.slice(0, maxChecked).map((i) => i.AllocID))) {
+    try {
+      checks.set(id, Object.values(await get(`/v1/allocation/${id}/checks`, signal)).filter((c) => c.Service === name));
+    } catch (err) {
+      if (err.status !== 404) throw err; // 404: the allocation was removed
     }
-    state.checks = checks;
-    draw();
   }
+  return checks;
 }
 
 function drawInstances({ instances, checks }) {
