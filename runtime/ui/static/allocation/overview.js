@@ -14,19 +14,24 @@ import { element as ansiElement } from "../ansi.js";
 const statsInterval = 2000; // milliseconds
 
 export async function show(main, { alloc, task }, signal) {
-  const live = h("div"), checks = h("div"), usage = h("section", null, h("h2", null, "Resources")), more = h("div");
-  main.append(live, checks, usage, more);
+  const live = h("div"), output = h("div"), events = h("div"), checks = h("div");
+  const usage = h("section", null, h("h2", null, "Resources")), more = h("div");
+  main.append(live, output, events, checks, usage, more);
   if (!task) showChecks(checks, alloc, signal);
   showUsage(usage, alloc, task, signal);
   showStatic(more, alloc, task);
-  let drawn = "";
+  let shownEnd = ""; // the end of the task whose last lines are shown
   await watch(`/v1/allocation/${alloc.ID}`, signal, (value) => {
-    const text = JSON.stringify([value.TaskStates, value.ClientStatus, value.ClientDescription, value.DesiredStatus, value.DeploymentStatus, value.NextAllocation]);
-    if (text === drawn) return;
-    drawn = text;
-    const focused = [...live.querySelectorAll("a, button")].indexOf(document.activeElement);
-    replace(live, task ? taskState(value, task, signal) : allocationState(value));
-    if (focused >= 0) live.querySelectorAll("a, button")[focused]?.focus();
+    if (!task) return update(live, allocationState(value));
+    const state = value.TaskStates?.[task];
+    update(live, taskState(value, task));
+    update(events, taskEvents(state));
+    const end = state?.Failed || state?.State === "dead" ? String(state.FinishedAt) : "";
+    if (end === shownEnd) return;
+    shownEnd = end;
+    const lines = h("div");
+    replace(output, lines);
+    if (end) showLastLines(lines, value, task, signal);
   }, showError);
 }
 
@@ -56,9 +61,8 @@ function allocationState(alloc) {
   ];
 }
 
-function taskState(alloc, name, signal) {
-  const state = alloc.TaskStates?.[name], output = h("div");
-  if (state?.Failed || state?.State === "dead") showLastLines(output, alloc, name, signal);
+function taskState(alloc, name) {
+  const state = alloc.TaskStates?.[name];
   const isTime = (time) => time && !time.startsWith("0001");
   return [
     facts([
@@ -70,14 +74,15 @@ function taskState(alloc, name, signal) {
       ["Driver", tasksOf(alloc).find((t) => t.Name === name)?.Driver],
     ]),
     h("div", { class: "toolbar actions" }, taskActions(alloc, name)),
-    output,
-    h("h2", null, "Last events"),
-    table("Events", [
-      { title: "Time", cell: (e) => clock(e.Time, true) },
-      { title: "Event", cell: (e) => e.Type },
-      { title: "Message", cell: (e) => e.DisplayMessage || e.Message },
-    ], [...(state?.Events ?? [])].reverse()),
   ];
+}
+
+function taskEvents(state) {
+  return [h("h2", null, "Last events"), table("Events", [
+    { title: "Time", cell: (e) => clock(e.Time, true) },
+    { title: "Event", cell: (e) => e.Type },
+    { title: "Message", cell: (e) => e.DisplayMessage || e.Message },
+  ], [...(state?.Events ?? [])].reverse())];
 }
 
 function taskBadge(state) {

@@ -1,7 +1,7 @@
 // The time line of an allocation.
 
 import { get, pause, visible, watch } from "../api.js";
-import { badge, facts, h, link, replace } from "../dom.js";
+import { badge, facts, h, link, replace, update } from "../dom.js";
 import { clock } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
@@ -45,7 +45,7 @@ export async function show(main, { alloc }, signal) {
     chart.element, h("div", { class: "columns" }, details, output),
     h("h2", null, "All spans"), h("p", { class: "dim" }, "Sort by duration to find the slow hook."), table.element);
 
-  function update(value) {
+  function showSpans(value) {
     const ended = ["complete", "failed", "lost"].includes(current.ClientStatus) && current.DesiredStatus !== "run" || tasksDead(current);
     spans = fromAPI(value.Spans, ended && current.ClientStatus !== "running");
     now = Math.max(Date.now(), ...spans.map((s) => s.end ?? s.start));
@@ -76,12 +76,10 @@ export async function show(main, { alloc }, signal) {
   }
 
   function drawSituation() {
-    const focused = [...situation.querySelectorAll("button")].indexOf(document.activeElement);
-    replace(situation, summary(spans, tasksOf(current), current.TaskStates, now).map((t) => h("li", null,
+    update(situation, summary(spans, tasksOf(current), current.TaskStates, now).map((t) => h("li", { "data-key": t.task },
       link(allocationPath(alloc.ID, t.task), h("bdi", null, t.task)), " ", badge(t.state), t.state === "running" ? " " : ": ", t.text,
       t.span && [". ", spanButton(t.span, "Show")],
       t.slowest && h("span", { class: "dim" }, ` Its ${t.startText} for `, spanButton(t.slowest, t.slowest.title), "."))));
-    if (focused >= 0) situation.querySelectorAll("button")[focused]?.focus();
   }
 
   const spanButton = (span, text) => h("button", { class: "plain", onclick: () => { chart.selectSpan(span); showSpan(span); } }, text);
@@ -158,7 +156,7 @@ export async function show(main, { alloc }, signal) {
     watch(`/v1/allocation/${alloc.ID}`, signal, (value) => { current = value; if (spans.length) drawSituation(); }, showError),
     watch(`/v1/allocation/${alloc.ID}/timeline`, signal, async (value) => {
       current = await get(`/v1/allocation/${alloc.ID}`, signal).catch(() => current);
-      if (!signal.aborted) update(value);
+      if (!signal.aborted) showSpans(value);
     }, showError),
   ]);
 }
