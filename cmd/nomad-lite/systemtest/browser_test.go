@@ -181,6 +181,12 @@ func (p *webPage) press(keys string) {
 	p.do("press "+keys, chromedp.KeyEvent(keys))
 }
 
+// setHidden makes the page believe that its tab is hidden, or shown.
+func (p *webPage) setHidden(hidden bool) {
+	p.t.Helper()
+	eval[chromedp.Void](p, fmt.Sprintf(`{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`, hidden))
+}
+
 // text returns the text of the page.
 func (p *webPage) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, pageTimeout)

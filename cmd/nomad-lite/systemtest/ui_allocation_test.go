@@ -280,6 +280,24 @@ func TestUILogsAndFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.waitText(".line", "later")
+		countLater := `[...document.querySelectorAll(".line")].filter((e) => e.textContent.endsWith("later")).length`
+		p.setHidden(true)
+		if err := s.Allocations().Signal(alloc, nil, hostileName, "SIGUSR1"); err != nil {
+			t.Fatal(err)
+		}
+		s.waitUntil("the task prints again", func() (string, bool) {
+			text, err := s.readLog(alloc, hostileName, "stdout", "start", 0)
+			return text + fmt.Sprint(err), strings.Count(text, "later") == 2
+		})
+		if n := eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(`+countLater+`), 500))`); n != 1 {
+			t.Errorf("a hidden tab has followed the output: %d lines", n)
+		}
+		p.setHidden(false)
+		p.waitFor(countLater + " === 2")
+		if err := s.Allocations().Signal(alloc, nil, hostileName, "SIGUSR1"); err != nil {
+			t.Fatal(err)
+		}
+		p.waitFor(countLater + " === 3")
 		p.enter("input[type=search]", "COMPLAINT")
 		p.waitText(".toolbar [role=status]", "1 of 1 lines")
 		p.waitText(".line.match.current", "complaint")
@@ -478,6 +496,8 @@ func TestUITerminal(t *testing.T) {
 		t.Errorf("size of the terminal: %s", size)
 	}
 	p.screenshot("terminal")
+	p.setHidden(true) // the session continues
+	p.setHidden(false)
 	typeLine(p, "exit 7")
 	p.waitText("[role=status]", "exit status 7")
 	p.enter("input[aria-label=Command]", `/bin/sh -c "echo one two; sleep 1000"`)

@@ -466,9 +466,8 @@ func (u *uiJobsTest) hiddenTab() {
 	u.waitRunning("hidden", 1)
 	p := u.open("/ui/jobs/hidden@default")
 	p.waitText("td", "running")
-	const setHidden = `{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`
 	eval[chromedp.Void](p, `{ window.requests = 0; const f = fetch; window.fetch = (...a) => { window.requests++; return f(...a) } }`)
-	eval[chromedp.Void](p, fmt.Sprintf(setHidden, true))
+	p.setHidden(true)
 	u.scaleBehind("hidden")
 	u.waitJob("hidden", func(job *api.Job) bool { return *job.Version == 1 })
 	if n := eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(window.requests), 500))`); n > 0 {
@@ -477,7 +476,7 @@ func (u *uiJobsTest) hiddenTab() {
 	if eval[bool](p, `document.querySelector("dl").textContent.includes("Version1")`) {
 		u.t.Error("a hidden tab followed a change")
 	}
-	eval[chromedp.Void](p, fmt.Sprintf(setHidden, false))
+	p.setHidden(false)
 	p.waitText("dl", "Version1")
 }
 

@@ -111,7 +111,7 @@ export async function poll(interval, signal, read) {
 }
 
 // isUnavailable reports whether the agent did not answer, or failed.
-const isUnavailable = (err) => err instanceof APIError && (err.status === 0 || err.status >= 500);
+export const isUnavailable = (err) => err instanceof APIError && (err.status === 0 || err.status >= 500);
 
 // ignoreForbidden throws an error again unless the token does not give access to the route: a page can show the rest.
 export function ignoreForbidden(err) {

@@ -1,9 +1,10 @@
 // The output of a task: reading from the end towards the start in pages, and following.
 //
-// A line is {stream, index, offset, time, text}: the number of its log file, its first byte there, and when that
-// arrived at the agent in milliseconds since 1970 (undefined if no time is stored). text can have any characters.
+// A line is {stream, index, offset, end, time, text}: the number of its log file, its first byte there and the one after
+// its last, and when the first arrived at the agent in milliseconds since 1970 (undefined if no time is stored). text can
+// have any characters.
 
-import { get, pause, send, stream, watch } from "./api.js";
+import { get, isUnavailable, pause, send, stream, watch } from "./api.js";
 
 const pageSize = 64 << 10; // bytes of one request
 const maxLine = 8 << 10; // bytes; longer lines are split
@@ -195,8 +196,9 @@ class Splitter {
   }
 
   line(bytes) {
-    const line = { stream: this.streamName, ...this.position, time: this.timeOf(this.position.offset) };
-    this.position = { ...this.position, offset: this.position.offset + bytes.length };
+    const { index, offset } = this.position, end = offset + bytes.length;
+    const line = { stream: this.streamName, index, offset, end, time: this.timeOf(offset) };
+    this.position = { index, offset: end };
     line.text = this.decoder.decode(bytes.at(-1) === 10 ? bytes.subarray(0, -1) : bytes);
     return line;
   }
@@ -227,11 +229,14 @@ export class TaskLog {
   }
 
   // earlier returns at most count lines before those that were returned, in the order of their times. It
-  // returns fewer lines only at the start of the output.
-  async earlier(count, signal) {
+  // returns fewer lines only at the start of the output. With after, the positions of the streams, it returns no line
+  // that ends there or before.
+  async earlier(count, signal, after) {
     const lines = [];
+    const isWanted = (line, position) => !position || line?.index > position.index || line?.index === position.index && line.end > position.offset;
     while (lines.length < count) {
-      const last = await Promise.all(this.readers.map((r) => r.last(signal)));
+      const all = await Promise.all(this.readers.map((r) => r.last(signal)));
+      const last = all.map((line, i) => (isWanted(line, after?.[i]) ? line : undefined));
       let newest = -1;
       last.forEach((line, i) => { if (line && (newest < 0 || (line.time ?? 0) >= (last[newest].time ?? 0))) newest = i; });
       if (newest < 0) break;
@@ -240,13 +245,32 @@ export class TaskLog {
     return lines.reverse();
   }
 
-  // follow calls onLines(lines) with the output after the position of openAtEnd until the signal ends: the agent
-  // does not end the stream of a task that has ended. It continues after the connection was lost. onLines can
-  // return a promise; its last call, with an incomplete line, is after the end of the signal.
+  // follow calls onLines(lines) with the output after the position of openAtEnd or missed until the signal ends: the
+  // agent does not end the stream of a task that has ended. It continues after the connection was lost. onLines can
+  // return a promise. follow returns the incomplete lines at the end.
   async follow(signal, onLines) {
-    await Promise.all(this.files.map((f, i) => this.followStream(f, this.ends[i], signal, onLines)));
+    const splitters = await Promise.all(this.files.map((f, i) => this.followStream(f, this.ends[i], signal, onLines)));
+    this.ends = splitters.map((s) => s.position);
+    return splitters.flatMap((s) => s.flush());
   }
 
+  // missed returns the lines since the end of follow, and selects their end for the next one. It returns undefined if
+  // there are max lines or more. It waits while the agent does not answer.
+  async missed(max, signal) {
+    for (;; await pause(1000, signal)) {
+      try {
+        const now = new TaskLog(this.allocID, this.task, this.files.map((f) => f.streamName));
+        await now.openAtEnd(signal);
+        const lines = await now.earlier(max, signal, this.ends);
+        [this.files, this.ends] = [now.files, now.ends];
+        return lines.length < max ? lines : undefined;
+      } catch (err) {
+        if (!isUnavailable(err)) throw err;
+      }
+    }
+  }
+
+  // followStream returns the Splitter with the incomplete line at the end.
   async followStream({ streamName }, end, signal, onLines) {
     let { index, offset } = end;
     let splitter = new Splitter(streamName, end, () => Date.now());
@@ -275,7 +299,7 @@ export class TaskLog {
         await pause(1000, signal);
       }
     }
-    await onLines(splitter.flush());
+    return splitter;
   }
 }
 

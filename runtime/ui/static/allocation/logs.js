@@ -1,6 +1,6 @@
 // The output of a task.
 
-import { pause, send } from "../api.js";
+import { pause, send, visible, whileVisible } from "../api.js";
 import { element as ansiElement, plainText } from "../ansi.js";
 import { h, replace } from "../dom.js";
 import { clock } from "../format.js";
@@ -56,12 +56,30 @@ export async function show(main, { alloc, task }, signal) {
       scrollToEnd();
       const end = new AbortController();
       ended(alloc.ID, until).then(() => pause(lastOutput, until)).finally(() => end.abort());
-      await log.follow(AbortSignal.any([until, end.signal]), (more) => (until.aborted ? undefined : arrived(more, until)));
+      if (!await follow(until, AbortSignal.any([until, end.signal]))) return restart();
       if (!until.aborted) status.textContent = "The output has ended.";
     } catch (err) {
       if (until.aborted) return;
       if (err.status === 403) return showError(err);
       status.textContent = err.status === 404 ? "There is no output: " + err.message : err.message;
+    }
+  }
+
+  // follow shows new lines until end, a signal that ends with until too. It holds no connection while the page is hidden,
+  // and reads what it has missed when the page is shown. It returns false if that is more than the page can have.
+  async function follow(until, end) {
+    for (;;) {
+      const shown = whileVisible(end);
+      const incomplete = await log.follow(shown, (lines) => (until.aborted ? undefined : arrived(lines, until)));
+      if (end.aborted || !shown.aborted) {
+        if (!until.aborted) await arrived(incomplete, until);
+        return true;
+      }
+      await visible(until);
+      if (until.aborted) return true;
+      const missed = await log.missed(maxBlocks * blockSize, until);
+      if (!missed) return false;
+      await arrived(missed, until);
     }
   }
 
