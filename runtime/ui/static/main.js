@@ -93,7 +93,10 @@ function markCurrent() {
   for (const a of document.querySelectorAll("#top nav a")) {
     const isCurrent = location.pathname.startsWith(a.getAttribute("href"));
     a.toggleAttribute("aria-current", isCurrent);
-    if (isCurrent) a.setAttribute("aria-current", "page");
+    if (!isCurrent) continue;
+    a.setAttribute("aria-current", "page");
+    const line = a.parentElement; // it scrolls on a phone
+    line.scrollLeft = a.offsetLeft - (line.clientWidth - a.offsetWidth) / 2;
   }
 }
 
