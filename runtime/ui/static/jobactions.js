@@ -1,10 +1,12 @@
 // The actions on a job: buttons, and the dialogs that they open.
 
 import { get, put, send } from "./api.js";
+import { encode } from "./base64.js";
 import { actionButton, ask, checkbox, field } from "./dialog.js";
 import { h } from "./dom.js";
 import { go } from "./main.js";
 import { editPath, jobAPI, jobPath } from "./paths.js";
+import { readSubmission } from "./submission.js";
 
 // jobActions returns the buttons for a job of the API, by what its state permits. runningCount is the number of its
 // running allocations.
@@ -48,12 +50,7 @@ function startAgain(job) {
   ask({
     title: `Start job “${job.ID}” again?`, text: `Its version ${job.Version} is submitted again.`, action: "Start again",
     run: async () => {
-      let submission = null;
-      try {
-        submission = await get(jobAPI(job.ID, job.Namespace, "submission", { version: job.Version }));
-      } catch (err) {
-        if (err.status !== 404) throw err; // 404: no source is stored
-      }
+      const submission = await readSubmission(job.ID, job.Namespace, job.Version);
       await put("/v1/jobs", { Job: { ...job, Stop: false }, Submission: submission, EnforceIndex: true, JobModifyIndex: job.JobModifyIndex });
     },
   });
@@ -99,13 +96,8 @@ export function dispatch(job) {
       const values = [...form].filter(([name, value]) => name.startsWith("meta.") && value !== "").map(([name, value]) => [name.slice(5), value]);
       const payload = form.get("payload");
       const reply = await put(jobAPI(job.ID, job.Namespace, "dispatch"),
-        { Meta: Object.fromEntries(values), Payload: payload ? base64(payload) : null });
+        { Meta: Object.fromEntries(values), Payload: payload ? encode(new TextEncoder().encode(payload)) : null });
       go(jobPath(reply.DispatchedJobID, job.Namespace));
     },
   });
-}
-
-// base64 encodes the UTF-8 form of a text.
-function base64(text) {
-  return btoa(Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join(""));
 }

@@ -10,35 +10,26 @@ import { ago, h, link, update } from "./dom.js";
 import { liveTable } from "./livetable.js";
 import { allocationPath, editPath } from "./paths.js";
 import { blockedPlacements, evaluationColumns } from "./placement.js";
+import { readSubmission, variablesOf } from "./submission.js";
 
 export const jobTabs = { definition, versions, deployments, allocations, evaluations, services };
 
-function definition({ api, signal }) {
+function definition({ id, namespace, signal }) {
   const element = h("div");
   let shownVersion = -1;
   return {
     element,
     refresh: async (job) => {
       if (job.Version === shownVersion) return;
-      const source = await submission(api, job.Version, signal);
+      const source = await readSubmission(id, namespace, job.Version, signal);
       shownVersion = job.Version;
-      const variables = source && [source.Variables, ...Object.entries(source.VariableFlags ?? {}).map(([name, value]) => `${name} = ${JSON.stringify(value)}`)].filter(Boolean).join("\n");
+      const variables = source && variablesOf(source);
       update(element,
         source ? [h("h2", null, "Source"), h("pre", { tabindex: "0", "aria-label": "Source" }, source.Source)] : h("p", null, "The agent has no source of this version: it was submitted as JSON."),
         variables && [h("h2", null, "Values of HCL variables"), h("pre", { tabindex: "0", "aria-label": "Values of HCL variables" }, variables)],
         h("details", { open: !source }, h("summary", null, "JSON of the API"), h("pre", { tabindex: "0", "aria-label": "JSON" }, JSON.stringify(job, null, 2))));
     },
   };
-}
-
-// submission returns the source of a version of a job, null if none is stored.
-async function submission(api, version, signal) {
-  try {
-    return await get(api("submission", { version }), signal);
-  } catch (err) {
-    if (err.status === 404) return null;
-    throw err;
-  }
 }
 
 function versions({ api, signal, id }) {

@@ -5,6 +5,8 @@
 // have any characters.
 
 import { get, isUnavailable, pause, send, stream, watch } from "./api.js";
+import { decode } from "./base64.js";
+import { hasEnded } from "./status.js";
 
 const pageSize = 64 << 10; // bytes of one request
 const maxLine = 8 << 10; // bytes; longer lines are split
@@ -278,7 +280,7 @@ export class TaskLog {
       try {
         const path = `/v1/client/fs/logs/${this.allocID}?${query({ task: this.task, type: streamName, follow: "true", origin: "end", offset: pageSize })}`;
         await stream(path, signal, async (frame) => {
-          let bytes = decodeBase64(frame.Data ?? "");
+          let bytes = decode(frame.Data ?? "");
           const frameIndex = Number(/\d+$/.exec(frame.File)), start = frame.Offset - bytes.length;
           if (frameIndex < index || frameIndex === index && frame.Offset <= offset) return; // shown already
           const isNext = frameIndex === index && start <= offset;
@@ -303,12 +305,6 @@ export class TaskLog {
   }
 }
 
-function decodeBase64(text) {
-  const binary = atob(text), bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return bytes;
-}
-
 // started waits until a task of an allocation has started, or can no longer start.
 export function started(allocID, task, signal) {
   return condition(allocID, signal, (alloc) => {
@@ -319,8 +315,6 @@ export function started(allocID, task, signal) {
 
 // ended waits until an allocation has ended.
 export const ended = (allocID, signal) => condition(allocID, signal, hasEnded);
-
-const hasEnded = (alloc) => ["complete", "failed", "lost"].includes(alloc.ClientStatus);
 
 async function condition(allocID, signal, is) {
   const found = new AbortController();

@@ -6,6 +6,7 @@ import { badge, facts, h, link, replace, table, update } from "../dom.js";
 import { age, bytes, clock, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
+import { checkStatus, hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { execPath, tasksOf } from "../views/allocation.js";
 import { allocationPath, jobPath } from "../paths.js";
@@ -110,10 +111,8 @@ function taskActions(alloc, name) {
   ];
 }
 
-const isEnded = (alloc) => ["complete", "failed", "lost"].includes(alloc.ClientStatus);
-
 function restartButton(alloc) {
-  return h("button", { disabled: isEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
+  return h("button", { disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
 }
 
 function restart(alloc, task) {
@@ -126,7 +125,7 @@ function restart(alloc, task) {
 
 function stopButton(alloc) {
   return h("button", {
-    class: "danger", disabled: isEnded(alloc) || alloc.DesiredStatus !== "run",
+    class: "danger", disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
     onclick: () => ask({
       title: "Stop the allocation", action: "Stop", danger: true,
       text: `All tasks of ${alloc.Name} are stopped. The agent starts a new allocation in its place; to end the job, stop the job.`,
@@ -165,7 +164,7 @@ function drawChecks(element, services, checks) {
     ], services)],
     sorted.length > 0 && [h("h2", null, "Checks"), table("Checks", [
       { title: "Check", cell: (c) => c.Check },
-      { title: "Status", cell: (c) => badge({ success: "passing", failure: "failing" }[c.Status] ?? c.Status) },
+      { title: "Status", cell: (c) => badge(checkStatus(c)) },
       { title: "Service", cell: (c) => c.Service },
       { title: "Last result", cell: (c) => [c.Output, c.Timestamp ? h("span", { class: "dim" }, ` at ${clock(c.Timestamp * 1e9)}`) : ""] },
     ], sorted)]);

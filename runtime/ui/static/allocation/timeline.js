@@ -5,6 +5,7 @@ import { badge, facts, h, link, replace, update } from "../dom.js";
 import { clock } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
+import { hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { element as ansiElement } from "../ansi.js";
 import { tasksOf } from "../views/allocation.js";
@@ -46,7 +47,7 @@ export async function show(main, { alloc }, signal) {
     h("h2", null, "All spans"), h("p", { class: "dim" }, "Sort by duration to find the slow hook."), table.element);
 
   function showSpans(value) {
-    const ended = ["complete", "failed", "lost"].includes(current.ClientStatus) && current.DesiredStatus !== "run" || tasksDead(current);
+    const ended = hasEnded(current) && current.DesiredStatus !== "run" || tasksDead(current);
     spans = fromAPI(value.Spans, ended && current.ClientStatus !== "running");
     now = Math.max(Date.now(), ...spans.map((s) => s.end ?? s.start));
     const count = spans.filter((s) => s.error).length;

@@ -1,6 +1,7 @@
 // The terminal of a task.
 
 import { get, token } from "../api.js";
+import { decode, encode } from "../base64.js";
 import { h, link, replace } from "../dom.js";
 import { shortID } from "../format.js";
 import { allocationPath } from "../paths.js";
@@ -70,12 +71,12 @@ function runCommand(terminal, { alloc, task }, command, signal, report) {
   };
   function sendSize() { send({ tty_size: { height: terminal.rows, width: terminal.cols } }); }
   terminal.onResize(sendSize);
-  terminal.onData((text) => send({ stdin: { data: encodeBase64(new TextEncoder().encode(text)) } }));
+  terminal.onData((text) => send({ stdin: { data: encode(new TextEncoder().encode(text)) } }));
   terminal.onBinary((text) => send({ stdin: { data: btoa(text) } }));
   const heartbeat = setInterval(() => send({}), 10e3);
   socket.onmessage = ({ data }) => {
     const message = JSON.parse(data);
-    for (const name of ["stdout", "stderr"]) if (message[name]?.data) terminal.write(Uint8Array.from(atob(message[name].data), (c) => c.charCodeAt(0)));
+    for (const name of ["stdout", "stderr"]) if (message[name]?.data) terminal.write(decode(message[name].data));
     if (!message.exited) return;
     exited = true;
     report(`The command has ended with exit status ${message.result?.exit_code ?? 0}. Reconnect starts it again.`);
@@ -85,8 +86,4 @@ function runCommand(terminal, { alloc, task }, command, signal, report) {
     terminal.end();
     if (!exited) report((reason ? `The session has ended: ${reason}` : "The connection was lost, and the command was stopped.") + " Reconnect starts the command again.");
   };
-}
-
-function encodeBase64(bytes) {
-  return btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(""));
 }

@@ -7,6 +7,7 @@ import { jobTabs } from "../jobtabs.js";
 import { overview } from "../joboverview.js";
 import { takeNotice } from "../notices.js";
 import { jobAPI, jobPath } from "../paths.js";
+import { jobStatus, jobType } from "../status.js";
 
 const titles = [
   ["", "Overview"], ["definition", "Definition"], ["versions", "Versions"], ["deployments", "Deployments"],
@@ -50,14 +51,13 @@ export async function show(main, { job: id, namespace = "default", tab, group },
 
 function jobHeader(job, summary) {
   const running = Object.values(summary.Summary ?? {}).reduce((sum, group) => sum + group.Running, 0);
-  const status = job.Status === "dead" && job.Stop ? "stopped" : job.Status;
   return [
-    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, badge(status))),
+    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, badge(jobStatus(job)))),
     jobActions(job, running),
     job.UI?.Description && h("p", { class: "lines" }, job.UI.Description),
     job.UI?.Links?.length > 0 && h("p", null, job.UI.Links.map(outsideLink)),
     inlineFacts([
-      ["Type", job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob && !job.ParentID ? job.Type + ", parameterized" : job.Type],
+      ["Type", jobType(job)],
       ["Namespace", job.Namespace], ["Version", job.Version], ["Priority", job.Priority],
       job.ParentID && ["Launched by", link(jobPath(job.ParentID, job.Namespace), job.ParentID)],
       job.Periodic && ["Schedule", [job.Periodic.Spec, ...(job.Periodic.Specs ?? [])].filter(Boolean).join("; ") + (job.Periodic.TimeZone ? ` (${job.Periodic.TimeZone})` : "")],

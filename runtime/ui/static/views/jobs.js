@@ -6,6 +6,7 @@ import { milliseconds } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { jobPath } from "../paths.js";
+import { jobStatus, jobType } from "../status.js";
 
 export function show(main, { query }, signal) {
   document.title = "Jobs – nomad-lite";
@@ -19,9 +20,9 @@ export function show(main, { query }, signal) {
   });
   const table = liveTable("Jobs", [
     { title: "Name", cell: nameCell, sort: (job) => job.ID },
-    { title: "Status", cell: (job) => badge(statusOf(job)), sort: statusOf },
+    { title: "Status", cell: (job) => badge(jobStatus(job)), sort: jobStatus },
     { title: "Allocations", cell: counts },
-    { title: "Type", cell: kind, sort: kind },
+    { title: "Type", cell: jobType, sort: jobType },
     { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
     { title: "Submitted", cell: (job) => ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },
   ], keyOf, signal);
@@ -50,9 +51,9 @@ export function show(main, { query }, signal) {
     if (!jobs) return;
     const text = filters.text.toLowerCase();
     const shown = jobs.filter((job) => job.ID.toLowerCase().includes(text) && matches(filters.namespace, job.Namespace)
-      && matches(filters.type, kind(job)) && matches(filters.status, statusOf(job)));
+      && matches(filters.type, jobType(job)) && matches(filters.status, jobStatus(job)));
     update(selects, select("namespace", "Namespace", jobs.map((job) => job.Namespace)),
-      select("type", "Type", jobs.map(kind)), select("status", "Status", jobs.map(statusOf)));
+      select("type", "Type", jobs.map(jobType)), select("status", "Status", jobs.map(jobStatus)));
     count.textContent = shown.length === jobs.length ? plural(jobs.length) : `${shown.length} of ${plural(jobs.length)}`;
     message.textContent = jobs.length === 0 ? "No jobs. “Run a job” submits the first one." : shown.length === 0 ? "No job matches the filters." : "";
     table.element.hidden = shown.length === 0;
@@ -64,16 +65,6 @@ export function show(main, { query }, signal) {
 const matches = (wanted, value) => !wanted || wanted === value;
 const plural = (n) => n === 1 ? "1 job" : n + " jobs";
 const keyOf = (job) => job.Namespace + "/" + job.ID;
-
-// kind returns the type of a job as people name it.
-function kind(job) {
-  return job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob ? job.Type + ", parameterized" : job.Type;
-}
-
-// statusOf returns the status of a job; a job that was stopped is distinguished from one that ended.
-function statusOf(job) {
-  return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
-}
 
 function nameCell(job) {
   return [link(jobPath(job.ID, job.Namespace), job.ID), job.Name !== job.ID && h("span", { class: "dim" }, " ", job.Name)];

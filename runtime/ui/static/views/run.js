@@ -9,6 +9,7 @@ import { go, showError } from "../main.js";
 import { notices } from "../notices.js";
 import { jobAPI, jobPath } from "../paths.js";
 import { placementFailures } from "../placement.js";
+import { readSubmission, variablesOf } from "../submission.js";
 
 // draft keeps the text while another page is shown: key says of which job it is.
 let draft = { key: "", text: "", variables: "" };
@@ -137,15 +138,10 @@ export async function show(main, { query }, signal) {
 // readSource returns the text of a job and the values of its variables.
 async function readSource({ job, namespace, version }, signal) {
   const current = version === null ? await get(jobAPI(job, namespace), signal) : null;
-  try {
-    const submission = await get(jobAPI(job, namespace, "submission", { version: version ?? current.Version }), signal);
-    const flags = Object.entries(submission.VariableFlags ?? {}).map(([name, value]) => `${name} = ${JSON.stringify(value)}`);
-    return { text: submission.Source, variables: [submission.Variables, ...flags].filter(Boolean).join("\n") };
-  } catch (err) {
-    if (err.status !== 404) throw err;
-    const found = current ?? (await get(jobAPI(job, namespace, "versions"), signal)).Versions.find((v) => String(v.Version) === version);
-    return { text: JSON.stringify(found, null, 2), variables: "" };
-  }
+  const submission = await readSubmission(job, namespace, version ?? current.Version, signal);
+  if (submission) return { text: submission.Source, variables: variablesOf(submission) };
+  const found = current ?? (await get(jobAPI(job, namespace, "versions"), signal)).Versions.find((v) => String(v.Version) === version);
+  return { text: JSON.stringify(found, null, 2), variables: "" };
 }
 
 // parse returns the job of a text: HCL, the JSON form of HCL, or the JSON of the API.

@@ -5,6 +5,7 @@ import { badge, h, link, table, update } from "../dom.js";
 import { shortID } from "../format.js";
 import { showError } from "../main.js";
 import { jobPath } from "../paths.js";
+import { checkStatus } from "../status.js";
 
 const checkInterval = 3000; // milliseconds
 const maxChecked = 50; // instances whose checks are read; the API has no list of all checks
@@ -75,7 +76,5 @@ function drawInstances({ instances, checks }) {
 function drawChecks(checks) {
   if (!checks) return "unknown";
   if (checks.length === 0) return "none";
-  return checks.map((c) => h("details", { "data-key": c.ID ?? c.Check }, h("summary", null, badge(checkStatus(c.Status)), " ", c.Check), h("pre", null, c.Output || "no output")));
+  return checks.map((c) => h("details", { "data-key": c.ID ?? c.Check }, h("summary", null, badge(checkStatus(c)), " ", c.Check), h("pre", null, c.Output || "no output")));
 }
-
-const checkStatus = (status) => ({ success: "passing", failure: "failing" })[status] ?? status;

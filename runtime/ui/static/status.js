@@ -1,0 +1,21 @@
+// The states of jobs, allocations and checks, in the words of the pages.
+
+// jobType returns the type of a job as people name it.
+export function jobType(job) {
+  return job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob && !job.ParentID ? job.Type + ", parameterized" : job.Type;
+}
+
+// jobStatus returns the status of a job; a job that was stopped is distinguished from one that ended.
+export function jobStatus(job) {
+  return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
+}
+
+// hasEnded reports whether an allocation has ended.
+export function hasEnded(alloc) {
+  return ["complete", "failed", "lost"].includes(alloc.ClientStatus);
+}
+
+// checkStatus returns the status of a check of a service.
+export function checkStatus(check) {
+  return { success: "passing", failure: "failing" }[check.Status] ?? check.Status;
+}
