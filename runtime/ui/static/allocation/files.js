@@ -6,7 +6,7 @@ import { h, link, replace, table } from "../dom.js";
 import { bytes, clock } from "../format.js";
 import { readPart } from "../tasklog.js";
 import { allocationPath } from "../paths.js";
-import { save } from "./logs.js";
+import { save } from "./loglines.js";
 
 const partSize = 256 << 10; // bytes that are shown at once
 const maxShown = 4 << 20; // bytes

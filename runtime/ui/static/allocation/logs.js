@@ -1,11 +1,11 @@
 // The output of a task.
 
 import { pause, send, visible, whileVisible } from "../api.js";
-import { element as ansiElement, plainText } from "../ansi.js";
+import { plainText } from "../ansi.js";
 import { h, replace } from "../dom.js";
-import { clock } from "../format.js";
 import { showError } from "../main.js";
 import { ended, started, TaskLog } from "../tasklog.js";
+import { lineElement, save } from "./loglines.js";
 
 const firstLines = 1000, earlierLines = 2000;
 const lastOutput = 1000; // milliseconds in which the last output of an ended task arrives
@@ -157,11 +157,6 @@ export async function show(main, { alloc, task }, signal) {
     loading = false;
   }
 
-  function lineElement(line) {
-    return h("div", { class: "line " + line.stream }, line.time !== undefined && h("span", { class: "time" }, clock(line.time * 1e6, true) + " "),
-      line.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(line.text));
-  }
-
   function onscroll() {
     atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 20;
     if (pre.scrollTop < 50 && !earlier.hidden && !atEnd) loadEarlier();
@@ -206,11 +201,4 @@ export async function show(main, { alloc, task }, signal) {
 
   signal.addEventListener("abort", () => current.abort());
   await restart();
-}
-
-// save stores a blob as a file of the browser.
-export function save(blob, name) {
-  const url = URL.createObjectURL(blob);
-  h("a", { href: url, download: name.replace(/[^\w.-]/g, "_") }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 60e3);
 }

@@ -10,7 +10,7 @@ import { checkStatus, hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { execPath, tasksOf } from "../views/allocation.js";
 import { allocationPath, jobPath } from "../paths.js";
-import { element as ansiElement } from "../ansi.js";
+import { lineElement } from "./loglines.js";
 
 const statsInterval = 2000; // milliseconds
 
@@ -179,8 +179,7 @@ async function showLastLines(element, alloc, task, signal) {
     await log.openAtEnd(signal);
     const lines = await log.earlier(20, signal);
     if (lines.length === 0) return;
-    element.append(h("h2", null, "Last lines of the output"), h("pre", { class: "log", tabindex: "0" }, lines.map((line) =>
-      h("div", { class: "line " + line.stream }, line.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(line.text)))),
+    element.append(h("h2", null, "Last lines of the output"), h("pre", { class: "log", tabindex: "0" }, lines.map(lineElement)),
     h("p", null, link(allocationPath(alloc.ID, task, "logs"), "All output")));
   } catch (err) {
     if (!signal.aborted && err.status !== 404) element.append(h("p", { class: "error" }, err.message));

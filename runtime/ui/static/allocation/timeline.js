@@ -7,9 +7,9 @@ import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
-import { element as ansiElement } from "../ansi.js";
 import { tasksOf } from "../views/allocation.js";
 import { allocationPath } from "../paths.js";
+import { lineElement } from "./loglines.js";
 import { fromAPI, lengthOf, summary, textOf } from "./spans.js";
 import { timeChart } from "./timechart.js";
 
@@ -140,8 +140,11 @@ export async function show(main, { alloc }, signal) {
       lines.length === 0 ? h("p", { class: "dim" }, "The task had printed nothing until then.") : [
         h("p", { class: "dim" }, s.kind !== "event" && `${during === logLines ? "At least " : ""}${during} of these lines arrived during the span; they have a bar. `,
           link(allocationPath(alloc.ID, s.task, "logs"), "All output")),
-        h("pre", { class: "log", tabindex: "0" }, lines.map((l) => h("div", { class: `line ${l.stream} ${isDuring(l) ? "during" : ""}` },
-          h("span", { class: "time" }, l.time === undefined ? "" : clock(l.time * 1e6, true) + " "), l.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(l.text))))]);
+        h("pre", { class: "log", tabindex: "0" }, lines.map((line) => {
+          const element = lineElement(line);
+          element.classList.toggle("during", isDuring(line));
+          return element;
+        }))]);
     const pre = output.querySelector("pre");
     if (pre) pre.scrollTop = pre.scrollHeight;
   }
