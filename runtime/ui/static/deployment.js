@@ -4,6 +4,7 @@ import { put } from "./api.js";
 import { actionButton, ask } from "./dialog.js";
 import { ago, badge, h, link, table } from "./dom.js";
 import { clock, shortID } from "./format.js";
+import { allocationPath } from "./paths.js";
 
 const activeStatuses = ["running", "paused", "blocked", "pending", "initializing", "unblocking"];
 
@@ -35,7 +36,7 @@ function progress(name, g) {
 }
 
 function canaries(g) {
-  return (g.PlacedCanaries ?? []).map((id) => [link("/ui/allocations/" + id, shortID(id)), " "]);
+  return (g.PlacedCanaries ?? []).map((id) => [link(allocationPath(id), shortID(id)), " "]);
 }
 
 function buttons(d, groups) {

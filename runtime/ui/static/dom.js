@@ -123,6 +123,11 @@ export function ago(time) {
   return time ? h("time", { "data-since": milliseconds(time), title: clock(time) }, age(time) + " ago") : "";
 }
 
+// clockAndAge creates the text of a time of the API with its age.
+export function clockAndAge(time) {
+  return h("span", null, clock(time), " (", ago(time), ")");
+}
+
 const agePause = 5000; // milliseconds between two updates of all ages
 setInterval(() => {
   for (const element of document.querySelectorAll("time[data-since]")) {

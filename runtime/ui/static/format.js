@@ -5,6 +5,17 @@ export function milliseconds(time) {
   return typeof time === "number" ? time / 1e6 : Date.parse(time);
 }
 
+// isSet reports whether a time of the API is set: 0, "" and the year 1 are not.
+export function isSet(time) {
+  return Boolean(time) && !String(time).startsWith("0001-");
+}
+
+// address joins a host and a port, 0 for none.
+export function address(host, port) {
+  if (!port) return host;
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
 // age returns the time since a time of the API: "5m12s".
 export function age(time) {
   return time ? duration(Date.now() - milliseconds(time)) : "";

@@ -7,8 +7,9 @@ import { deploymentSection } from "./deployment.js";
 import { actionButton, ask, field } from "./dialog.js";
 import { countChanges, jobDiff } from "./diff.js";
 import { ago, h, link, update } from "./dom.js";
+import { address, shortID } from "./format.js";
 import { liveTable } from "./livetable.js";
-import { allocationPath, editPath } from "./paths.js";
+import { allocationPath, editPath, servicePath } from "./paths.js";
 import { blockedPlacements, evaluationColumns } from "./placement.js";
 import { readSubmission, variablesOf } from "./submission.js";
 
@@ -107,10 +108,10 @@ function evaluations({ api, signal }) {
 
 function services({ api, signal }) {
   return listTab(liveTable("Services", [
-    { title: "Service", cell: (s) => link("/ui/services/" + encodeURIComponent(s.ServiceName), s.ServiceName), sort: (s) => s.ServiceName },
-    { title: "Address", class: "mono", cell: (s) => s.Port ? `${s.Address.includes(":") ? `[${s.Address}]` : s.Address}:${s.Port}` : s.Address },
+    { title: "Service", cell: (s) => link(servicePath(s.ServiceName, s.Namespace), s.ServiceName), sort: (s) => s.ServiceName },
+    { title: "Address", class: "mono", cell: (s) => address(s.Address, s.Port) },
     { title: "Tags", cell: (s) => (s.Tags ?? []).join(", ") },
-    { title: "Allocation", class: "mono", cell: (s) => link(allocationPath(s.AllocID), s.AllocID.slice(0, 8)) },
+    { title: "Allocation", class: "mono", cell: (s) => link(allocationPath(s.AllocID), shortID(s.AllocID)) },
   ], (s) => s.ID, signal), "No services are registered.", () => get(api("services"), signal));
 }
 

@@ -21,6 +21,18 @@ export function allocationPath(id, ...parts) {
   return ["/ui/allocations", id, ...parts.map(encodeURIComponent)].join("/");
 }
 
+// servicePath returns the path of the page of a service.
+export function servicePath(name, namespace) {
+  return `/ui/services/${encodeURIComponent(name)}${namespace === "default" ? "" : "?" + new URLSearchParams({ namespace })}`;
+}
+
+// rememberFilter puts the values of filters into the address of the page, so that they are kept by a reload and by a link.
+export function rememberFilter(values) {
+  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
+  const path = location.pathname + (query && "?" + query);
+  if (path !== location.pathname + location.search) history.replaceState(null, "", path);
+}
+
 export function evaluationPath(id) {
   return "/ui/evaluations/" + encodeURIComponent(id);
 }

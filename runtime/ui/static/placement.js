@@ -1,6 +1,7 @@
 // Failures of the scheduler to place allocations, in words.
 
 import { ago, badge, h, link } from "./dom.js";
+import { shortID } from "./format.js";
 import { evaluationPath } from "./paths.js";
 
 // remedies says what can be done about a constraint of the scheduler that excludes the node.
@@ -68,7 +69,7 @@ export function trigger(evaluation) {
 
 // evaluationColumns are the columns of a table of evaluations.
 export const evaluationColumns = [
-  { title: "ID", class: "mono", cell: (e) => link(evaluationPath(e.ID), e.ID.slice(0, 8)) },
+  { title: "ID", class: "mono", cell: (e) => link(evaluationPath(e.ID), shortID(e.ID)) },
   { title: "Reason", cell: trigger, sort: trigger },
   { title: "Status", cell: (e) => badge(e.Status), sort: (e) => e.Status },
   { title: "Placement", cell: outcome },

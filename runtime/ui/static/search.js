@@ -2,7 +2,7 @@
 
 import { get, put } from "./api.js";
 import { h, link, replace, update } from "./dom.js";
-import { allocationPath, evaluationPath, jobPath } from "./paths.js";
+import { allocationPath, evaluationPath, jobPath, servicePath } from "./paths.js";
 import { shortID } from "./format.js";
 
 // contexts are those of the API, in the order of the results: the word for each kind, the path of the page of a
@@ -12,7 +12,7 @@ const contexts = [
   ["groups", "group", (m) => jobPath(m.Scope[1], m.Scope[0], m.ID), (m) => `${m.ID} in ${m.Scope[1]}`],
   ["tasks", "task", (m) => jobPath(m.Scope[1], m.Scope[0], m.Scope[2]), (m) => `${m.ID} in ${m.Scope[1]}`],
   ["allocs", "allocation", (m) => allocationPath(m.Scope[1]), (m) => `${m.ID} ${shortID(m.Scope[1])}`],
-  ["services", "service", (m) => "/ui/services/" + encodeURIComponent(m.ID), (m) => `${m.ID} of ${m.Scope[1]}`],
+  ["services", "service", (m) => servicePath(m.ID, m.Scope[0]), (m) => `${m.ID} of ${m.Scope[1]}`],
   ["vars", "variable", (m) => `/ui/variables/var/${encodeURIComponent(m.Scope[1])}@${encodeURIComponent(m.Scope[0])}`],
   ["evals", "evaluation", (m) => evaluationPath(m.ID)],
   ["deployment", "deployment", (m) => m.path],

@@ -6,6 +6,7 @@
 
 import { get, isUnavailable, pause, send, stream, watch } from "./api.js";
 import { decode } from "./base64.js";
+import { isSet } from "./format.js";
 import { hasEnded } from "./status.js";
 
 const pageSize = 64 << 10; // bytes of one request
@@ -309,7 +310,7 @@ export class TaskLog {
 export function started(allocID, task, signal) {
   return condition(allocID, signal, (alloc) => {
     const state = alloc.TaskStates?.[task];
-    return state?.StartedAt && !state.StartedAt.startsWith("0001") || hasEnded(alloc);
+    return isSet(state?.StartedAt) || hasEnded(alloc);
   });
 }
 

@@ -2,14 +2,14 @@
 
 import { get, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
-import { badge, facts, h, link, replace, table, update } from "../dom.js";
-import { age, bytes, clock, shortID } from "../format.js";
+import { ago, badge, clockAndAge, facts, h, link, replace, table, update } from "../dom.js";
+import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
 import { checkStatus, hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { execPath, tasksOf } from "../views/allocation.js";
-import { allocationPath, jobPath } from "../paths.js";
+import { allocationPath, jobPath, servicePath } from "../paths.js";
 import { lineElement } from "./loglines.js";
 
 const statsInterval = 2000; // milliseconds
@@ -46,7 +46,7 @@ function allocationState(alloc) {
       ["Wanted", [alloc.DesiredStatus, alloc.DesiredDescription && " – " + alloc.DesiredDescription]],
       ["Version of the job", String(alloc.Job?.Version ?? "")],
       alloc.DeploymentStatus?.Healthy != null && ["Deployment", badge(alloc.DeploymentStatus.Healthy ? "healthy" : "unhealthy")],
-      ["Created", `${clock(alloc.CreateTime)} (${age(alloc.CreateTime)} ago)`],
+      ["Created", clockAndAge(alloc.CreateTime)],
       alloc.PreviousAllocation && ["Replaces", link(allocationPath(alloc.PreviousAllocation), shortID(alloc.PreviousAllocation))],
       alloc.NextAllocation && ["Replaced by", link(allocationPath(alloc.NextAllocation), shortID(alloc.NextAllocation))],
     ]),
@@ -64,14 +64,13 @@ function allocationState(alloc) {
 
 function taskState(alloc, name) {
   const state = alloc.TaskStates?.[name];
-  const isTime = (time) => time && !time.startsWith("0001");
   return [
     facts([
       ["State", taskBadge(state)],
       ["Job", link(jobPath(alloc.JobID, alloc.Namespace), alloc.JobID)],
       ["Restarts", String(state?.Restarts ?? 0)],
-      isTime(state?.StartedAt) && ["Started", `${clock(state.StartedAt)} (${age(state.StartedAt)} ago)`],
-      isTime(state?.FinishedAt) && ["Ended", `${clock(state.FinishedAt)} (${age(state.FinishedAt)} ago)`],
+      isSet(state?.StartedAt) && ["Started", clockAndAge(state.StartedAt)],
+      isSet(state?.FinishedAt) && ["Ended", clockAndAge(state.FinishedAt)],
       ["Driver", tasksOf(alloc).find((t) => t.Name === name)?.Driver],
     ]),
     h("div", { class: "toolbar actions" }, taskActions(alloc, name)),
@@ -95,7 +94,7 @@ function taskBadge(state) {
 
 function lastEvent(state) {
   const event = state?.Events?.at(-1);
-  return event && [h("strong", null, event.Type), " ", event.DisplayMessage || event.Message, h("span", { class: "dim" }, ` ${age(event.Time)} ago`)];
+  return event && [h("strong", null, event.Type), " ", event.DisplayMessage || event.Message, h("span", { class: "dim" }, " ", ago(event.Time))];
 }
 
 function taskActions(alloc, name) {
@@ -158,7 +157,7 @@ function drawChecks(element, services, checks) {
   const sorted = Object.values(checks ?? {}).sort((a, b) => (a.Check < b.Check ? -1 : 1));
   update(element,
     services?.length > 0 && [h("h2", null, "Services"), table("Services", [
-      { title: "Service", cell: (s) => link("/ui/services/" + encodeURIComponent(s.ServiceName), s.ServiceName) },
+      { title: "Service", cell: (s) => link(servicePath(s.ServiceName, s.Namespace), s.ServiceName) },
       { title: "Address", cell: (s) => h("code", null, address(s.Address, s.Port)) },
       { title: "Tags", cell: (s) => (s.Tags ?? []).join(", ") },
     ], services)],
@@ -169,8 +168,6 @@ function drawChecks(element, services, checks) {
       { title: "Last result", cell: (c) => [c.Output, c.Timestamp ? h("span", { class: "dim" }, ` at ${clock(c.Timestamp * 1e9)}`) : ""] },
     ], sorted)]);
 }
-
-const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
 
 // showLastLines shows what a task that has ended printed at last.
 async function showLastLines(element, alloc, task, signal) {

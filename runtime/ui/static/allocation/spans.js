@@ -1,6 +1,6 @@
 // What the spans of a time line mean. No function here has effects.
 
-import { duration } from "../format.js";
+import { duration, isSet } from "../format.js";
 
 // Kinds, in the order of their lanes.
 export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", wait: "waits", run: "runs", event: "events", gap: "dropped" };
@@ -13,7 +13,7 @@ export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", 
 export function fromAPI(spans, ended) {
   const all = (spans ?? []).map((s) => ({
     id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: Date.parse(s.Start),
-    end: s.End && !s.End.startsWith("0001") ? Math.max(Date.parse(s.End), Date.parse(s.Start)) : undefined,
+    end: isSet(s.End) ? Math.max(Date.parse(s.End), Date.parse(s.Start)) : undefined,
     microseconds: microseconds(s.Start, s.End), result: s.Result ?? "", error: s.Error ?? "", dropped: s.Dropped ?? 0,
   }));
   const last = Math.max(...all.map((s) => s.end ?? s.start));
@@ -31,7 +31,7 @@ export function fromAPI(spans, ended) {
 
 // microseconds returns the exact duration: Date has milliseconds only, most hooks are shorter.
 function microseconds(start, end) {
-  if (!end || end.startsWith("0001")) return undefined;
+  if (!isSet(end)) return undefined;
   const parts = (text) => [Date.parse(text.replace(/\.\d+/, "")), Number((/\.(\d+)/.exec(text)?.[1] ?? "0").padEnd(9, "0"))];
   const [a, b] = [parts(start), parts(end)];
   return Math.max(0, (b[0] - a[0]) * 1000 + (b[1] - a[1]) / 1000);

@@ -4,7 +4,7 @@ import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { watch } from "../api.js";
 import { ago, h, link, update } from "../dom.js";
 import { showError } from "../main.js";
-import { allocationPath } from "../paths.js";
+import { allocationPath, rememberFilter } from "../paths.js";
 
 const states = ["pending", "running", "complete", "failed", "lost", "unknown"];
 
@@ -49,11 +49,4 @@ export function show(main, { query }, signal) {
     jobOptions();
     draw();
   }, showError);
-}
-
-// rememberFilter puts the filter into the address, so that it is kept by a reload and by a link.
-function rememberFilter(values) {
-  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
-  const path = location.pathname + (query && "?" + query);
-  if (path !== location.pathname + location.search) history.replaceState(null, "", path);
 }

@@ -3,7 +3,7 @@
 import { allocationColumns } from "../allocationtable.js";
 import { get, watch } from "../api.js";
 import { ago, badge, facts, h, link, table, update } from "../dom.js";
-import { clock, duration, shortID } from "../format.js";
+import { clock, duration, isSet, shortID } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { evaluationPath, jobPath } from "../paths.js";
@@ -63,7 +63,7 @@ function evaluation(e, allocations) {
       ["Created", ago(e.CreateTime)],
       ["Changed", clock(e.ModifyTime)],
       e.ModifyTime > e.CreateTime && ["Duration", duration((e.ModifyTime - e.CreateTime) / 1e6)],
-      e.WaitUntil && !e.WaitUntil.startsWith("0001-") && ["Waits until", clock(e.WaitUntil)],
+      isSet(e.WaitUntil) && ["Waits until", clock(e.WaitUntil)],
       e.DeploymentID && ["Deployment", link(jobPath(e.JobID, e.Namespace, "deployments"), shortID(e.DeploymentID))],
     ]),
     failures && h("section", { class: "notice", "data-key": "failures" }, h("h2", null, "Placement failures"), failures,

@@ -4,7 +4,7 @@ import { pause, stream, visible, whileVisible } from "../api.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "../paths.js";
+import { allocationPath, evaluationPath, jobPath } from "../paths.js";
 
 const topics = ["Job", "Allocation", "Evaluation", "Deployment", "Node", "Service", "HostVolume", "Variable"];
 const maxEvents = 500; // events on the page
@@ -85,8 +85,8 @@ function eventRow(event) {
 function object({ Topic, Key, Namespace }) {
   switch (Topic) {
     case "Job": return link(jobPath(Key, Namespace), Key);
-    case "Allocation": return link("/ui/allocations/" + Key, Key);
-    case "Evaluation": return link("/ui/evaluations/" + Key, Key);
+    case "Allocation": return link(allocationPath(Key), Key);
+    case "Evaluation": return link(evaluationPath(Key), Key);
     case "Node": return link("/ui/clients", Key);
   }
   return Key;

@@ -5,7 +5,7 @@ import { ago, badge, h, link, update } from "../dom.js";
 import { milliseconds } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
-import { jobPath } from "../paths.js";
+import { jobPath, rememberFilter } from "../paths.js";
 import { jobStatus, jobType } from "../status.js";
 
 export function show(main, { query }, signal) {
@@ -34,8 +34,7 @@ export function show(main, { query }, signal) {
 
   function setFilter(name, value) {
     filters[name] = value;
-    const kept = new URLSearchParams(Object.entries(filters).filter(([, text]) => text));
-    history.replaceState(null, "", kept.size ? "?" + kept : location.pathname);
+    rememberFilter(filters);
     draw();
   }
 

@@ -1,10 +1,10 @@
 // The plugins of the agent: their processes, calls and hooks.
 
 import { get, watch } from "../api.js";
-import { badge, facts, h, link, table, update } from "../dom.js";
+import { badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { age, clock, duration, shortID } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "../paths.js";
+import { allocationPath, jobPath } from "../paths.js";
 
 export function show(main, parameters, signal) {
   document.title = "Plugins – nomad-lite";
@@ -41,7 +41,7 @@ function section(p, hooks, allocs) {
     facts([
       ["Kind", [p.Type || "unknown", p.Path ? "" : ", builtin"]], p.Version && ["Version", p.Version],
       p.Path && ["File", h("code", null, p.Path)],
-      ["Process", p.PID ? `pid ${p.PID}, started ${clock(p.StartedAt)} (${age(p.StartedAt)} ago)` : "none"],
+      ["Process", p.PID ? [`pid ${p.PID}, started `, clockAndAge(p.StartedAt)] : "none"],
       ["Restarts", restarts(p)],
       p.Devices && ["Devices", p.Devices],
       p.Error && ["Error", h("pre", { class: "error" }, p.Error)],
@@ -76,7 +76,7 @@ function attachment(hook, allocs) {
     hook.Rule && ["Hook block", [h("code", null, hook.Rule.Place), `, order ${hook.Rule.Order}, on error ${hook.Rule.OnError}`, hook.Rule.Timeout && `, timeout ${hook.Rule.Timeout}`]],
     hook.Description && ["Message", hook.Description],
     ["Allocations", (hook.Allocs ?? []).length === 0 ? "none" : h("ul", { class: "plain" }, hook.Allocs.map((id) => h("li", { "data-key": id },
-      link("/ui/allocations/" + id, shortID(id)), " ", allocs.has(id) && link(jobPath(allocs.get(id).JobID, allocs.get(id).Namespace), allocs.get(id).JobID))))],
+      link(allocationPath(id), shortID(id)), " ", allocs.has(id) && link(jobPath(allocs.get(id).JobID, allocs.get(id).Namespace), allocs.get(id).JobID))))],
   ])];
 }
 

@@ -4,7 +4,7 @@ import { get, put } from "../api.js";
 import { effects, jobDiff } from "../diff.js";
 import { h, link, replace } from "../dom.js";
 import { editor } from "../editor.js";
-import { clock } from "../format.js";
+import { clock, isSet } from "../format.js";
 import { go, showError } from "../main.js";
 import { notices } from "../notices.js";
 import { jobAPI, jobPath } from "../paths.js";
@@ -95,7 +95,7 @@ export async function show(main, { query }, signal) {
       reply.Warnings && h("section", { class: "notice" }, h("h3", null, "Warnings"), h("p", { class: "lines" }, reply.Warnings.trim())),
       failures && h("section", { class: "notice" }, h("h3", null, "Not everything can be placed"), failures,
         h("p", null, "If you run the job, these allocations wait until the node has a place for them.")),
-      reply.NextPeriodicLaunch && !reply.NextPeriodicLaunch.startsWith("0001-") && h("p", null, "Next launch: ", clock(reply.NextPeriodicLaunch)),
+      isSet(reply.NextPeriodicLaunch) && h("p", null, "Next launch: ", clock(reply.NextPeriodicLaunch)),
       isNew ? h("details", null, h("summary", null, "All fields of the job"), jobDiff(reply.Diff)) : [h("h3", null, "Differences"), jobDiff(reply.Diff)],
       h("div", { class: "toolbar" }, runButton));
     title.focus();

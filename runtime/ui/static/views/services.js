@@ -2,9 +2,9 @@
 
 import { get, ignoreForbidden, poll, watch } from "../api.js";
 import { badge, h, link, table, update } from "../dom.js";
-import { shortID } from "../format.js";
+import { address, shortID } from "../format.js";
 import { showError } from "../main.js";
-import { jobPath } from "../paths.js";
+import { allocationPath, jobPath, servicePath } from "../paths.js";
 import { checkStatus } from "../status.js";
 
 const checkInterval = 3000; // milliseconds
@@ -20,7 +20,7 @@ export function show(main, parameters, signal) {
   function draw() {
     const rows = all.filter((s) => s.name.toLowerCase().includes(filter.value.toLowerCase()));
     update(list, rows.length === 0 ? h("p", null, all.length ? "No service has this name." : "No services.") : table("Services", [
-      { title: "Name", cell: (s) => link(`/ui/services/${encodeURIComponent(s.name)}?namespace=${encodeURIComponent(s.namespace)}`, s.name) },
+      { title: "Name", cell: (s) => link(servicePath(s.name, s.namespace), s.name) },
       { title: "Namespace", cell: (s) => s.namespace },
       { title: "Tags", cell: (s) => s.tags.join(", ") },
     ], rows, (s) => s.namespace + "/" + s.name));
@@ -65,8 +65,8 @@ async function readChecks(instances, name, signal) {
 function drawInstances({ instances, checks }) {
   if (instances.length === 0) return h("p", null, "This service has no instances.");
   return table("Instances", [
-    { title: "Address", cell: (i) => h("code", null, i.Port ? `${i.Address.includes(":") ? `[${i.Address}]` : i.Address}:${i.Port}` : i.Address) },
-    { title: "Allocation", cell: (i) => link("/ui/allocations/" + i.AllocID, shortID(i.AllocID)) },
+    { title: "Address", cell: (i) => h("code", null, address(i.Address, i.Port)) },
+    { title: "Allocation", cell: (i) => link(allocationPath(i.AllocID), shortID(i.AllocID)) },
     { title: "Job", cell: (i) => link(jobPath(i.JobID, i.Namespace), i.JobID) },
     { title: "Tags", cell: (i) => (i.Tags ?? []).join(", ") },
     { title: "Checks", cell: (i) => drawChecks(checks.get(i.AllocID)) },

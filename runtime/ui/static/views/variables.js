@@ -2,8 +2,8 @@
 
 import { get, put, send, watch } from "../api.js";
 import { ask } from "../dialog.js";
-import { facts, h, link, replace, table, update } from "../dom.js";
-import { age, clock } from "../format.js";
+import { ago, clockAndAge, facts, h, link, replace, table, update } from "../dom.js";
+import { clock } from "../format.js";
 import { go, showError } from "../main.js";
 
 // show shows the paths of Nomad's page: path/PREFIX, new, var/PATH@NAMESPACE and var/PATH@NAMESPACE/edit.
@@ -30,7 +30,7 @@ function showList(main, prefix, signal) {
     update(list, rows.length === 0 ? h("p", null, all.length ? "No variable has this path." : "No variables.") : table("Variables", [
       { title: "Path", cell: (v) => link(pagePath(v), v.Path) },
       { title: "Namespace", cell: (v) => v.Namespace },
-      { title: "Changed", cell: (v) => age(v.ModifyTime) + " ago" },
+      { title: "Changed", cell: (v) => ago(v.ModifyTime) },
       { title: "Lock", cell: (v) => v.Lock && "held" },
     ], rows, (v) => v.Namespace + "/" + v.Path));
   }
@@ -66,7 +66,7 @@ function drawVariable(variable, revealed, draw) {
       h("button", { onclick: () => toggle(items.map(([name]) => name), !isAllShown) }, isAllShown ? "Hide all" : "Reveal all"),
       h("button", { class: "danger", onclick: () => askDelete(variable) }, "Delete")),
     facts([
-      ["Namespace", variable.Namespace], ["Created", clock(variable.CreateTime)], ["Changed", `${clock(variable.ModifyTime)} (${age(variable.ModifyTime)} ago)`],
+      ["Namespace", variable.Namespace], ["Created", clock(variable.CreateTime)], ["Changed", clockAndAge(variable.ModifyTime)],
       variable.Lock && ["Lock", `held, TTL ${variable.Lock.TTL}`],
     ]),
     h("h2", null, "Items"),

@@ -3,8 +3,8 @@
 import { allocationColumns } from "../allocationtable.js";
 import { send, watch } from "../api.js";
 import { ask } from "../dialog.js";
-import { badge, facts, h, link, table, update } from "../dom.js";
-import { age, bytes, clock } from "../format.js";
+import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
+import { bytes } from "../format.js";
 import { go, showError } from "../main.js";
 
 const prefix = "volumes/dynamic/";
@@ -38,7 +38,7 @@ function drawVolumes(volumes) {
     { title: "State", cell: (v) => badge(v.State) },
     { title: "Plugin", cell: (v) => v.PluginID },
     { title: "Capacity", class: "number", cell: (v) => (v.CapacityBytes ? bytes(v.CapacityBytes) : "") },
-    { title: "Age", cell: (v) => age(v.CreateTime) },
+    { title: "Created", cell: (v) => ago(v.CreateTime) },
   ], volumes, (v) => v.Namespace + "/" + v.ID);
 }
 
@@ -69,7 +69,7 @@ function drawVolume(volume, path) {
       ["ID", h("code", null, volume.ID)], ["Namespace", volume.Namespace], ["Path", h("code", null, volume.HostPath)], ["Plugin", volume.PluginID || "none: a registered directory"],
       volume.CapacityBytes && ["Capacity", bytes(volume.CapacityBytes)],
       ["Access", (volume.RequestedCapabilities ?? []).map((c) => [c.AttachmentMode, c.AccessMode].filter(Boolean).join(", ")).join("; ") || "any"],
-      ["Created", `${clock(volume.CreateTime)} (${age(volume.CreateTime)} ago)`],
+      ["Created", clockAndAge(volume.CreateTime)],
       Object.keys(volume.Parameters ?? {}).length > 0 && ["Parameters", Object.entries(volume.Parameters).map(([name, value]) => h("div", null, h("code", null, name, " = ", value)))],
     ]),
     h("h2", null, "Allocations"),
