@@ -201,7 +201,7 @@ func TestUITimeline(t *testing.T) {
 		}
 		p.waitText(".span-details dt", "Hook")
 		before := eval[float64](p, `document.querySelector("svg.timeline .kind-hook rect").getBoundingClientRect().width`)
-		for range 8 {
+		for range 12 {
 			p.press("+")
 		}
 		p.waitFor(fmt.Sprintf(`document.querySelector("svg.timeline .selected rect").getBoundingClientRect().width > %f`, before))

@@ -12,9 +12,9 @@ export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", 
 // fromAPI converts the spans of the API. ended is true if nothing of the allocation can run any more.
 export function fromAPI(spans, ended) {
   const all = (spans ?? []).map((s) => ({
-    id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: Date.parse(s.Start),
-    end: isSet(s.End) ? Math.max(Date.parse(s.End), Date.parse(s.Start)) : undefined,
-    microseconds: microseconds(s.Start, s.End), result: s.Result ?? "", error: s.Error ?? "", dropped: s.Dropped ?? 0,
+    id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: exactTime(s.Start),
+    end: isSet(s.End) ? Math.max(exactTime(s.End), exactTime(s.Start)) : undefined,
+    result: s.Result ?? "", error: s.Error ?? "", dropped: s.Dropped ?? 0,
   }));
   const last = Math.max(...all.map((s) => s.end ?? s.start));
   for (const s of all) {
@@ -29,12 +29,10 @@ export function fromAPI(spans, ended) {
   return all;
 }
 
-// microseconds returns the exact duration: Date has milliseconds only, most hooks are shorter.
-function microseconds(start, end) {
-  if (!isSet(end)) return undefined;
-  const parts = (text) => [Date.parse(text.replace(/\.\d+/, "")), Number((/\.(\d+)/.exec(text)?.[1] ?? "0").padEnd(9, "0"))];
-  const [a, b] = [parts(start), parts(end)];
-  return Math.max(0, (b[0] - a[0]) * 1000 + (b[1] - a[1]) / 1000);
+// exactTime returns milliseconds since 1970 with microseconds in the fraction, which Date does not have: most hooks are
+// shorter than a millisecond.
+function exactTime(text) {
+  return Date.parse(text.replace(/\.\d+/, "")) + Number(/\.\d+/.exec(text)?.[0] ?? 0) * 1000;
 }
 
 function titleOf(s) {
@@ -50,7 +48,7 @@ function titleOf(s) {
 
 // lengthOf returns the duration of a span in milliseconds up to now.
 export function lengthOf(s, now) {
-  return s.microseconds === undefined ? (s.end ?? Math.max(now, s.start)) - s.start : s.microseconds / 1000;
+  return (s.end ?? Math.max(now, s.start)) - s.start;
 }
 
 // textOf returns the duration of a span for people.
