@@ -4,8 +4,8 @@ import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
-import { badge, facts, h, table, update } from "../dom.js";
-import { age, bytes, clock, duration } from "../format.js";
+import { ago, badge, facts, h, table, update } from "../dom.js";
+import { bytes, clock, duration } from "../format.js";
 import { showError } from "../main.js";
 
 const statsInterval = 2000; // milliseconds
@@ -18,7 +18,7 @@ export async function show(main, parameters, signal) {
   const stub = wanted ? stubs.find((n) => n.ID.startsWith(wanted)) : stubs[0];
   if (!stub) throw new APIError(404, wanted ? "This agent has no such node." : "The node is not ready yet.");
   let node = null, active = [], stats = null;
-  const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p");
+  const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p", { hidden: true }, "No allocation is running or pending.");
   const list = allocationTable(columns, signal);
   list.element.hidden = true;
   const cpu = chart("CPU of the machine", (part) => Math.round(part * 100) + "%");
@@ -49,7 +49,7 @@ export async function show(main, parameters, signal) {
     }, showError),
     watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => {
       active = allocs.filter((a) => a.ClientStatus === "running" || a.ClientStatus === "pending");
-      none.textContent = active.length ? "" : "No allocation is running or pending.";
+      none.hidden = active.length > 0;
       list.element.hidden = active.length === 0;
       list.show(active);
       drawState();
@@ -81,7 +81,7 @@ function drawTop(node, stats) {
       stats && ["Uptime of the machine", duration(stats.Uptime * 1000)],
       ["Eligibility", badge(node.SchedulingEligibility)],
       node.DrainStrategy && ["Drain", drainText(node.DrainStrategy)],
-      node.LastDrain && ["Last drain", `${node.LastDrain.Status}, ${age(node.LastDrain.UpdatedAt)} ago`],
+      node.LastDrain && ["Last drain", [node.LastDrain.Status, ", ", ago(node.LastDrain.UpdatedAt)]],
     ]),
   ];
 }
@@ -173,7 +173,7 @@ function drivers(node) {
     { title: "Driver", cell: ([name]) => name },
     { title: "Health", cell: ([, d]) => badge(!d.Detected ? "undetected" : d.Healthy ? "healthy" : "unhealthy") },
     { title: "Description", cell: ([, d]) => d.HealthDescription },
-    { title: "Since", cell: ([, d]) => age(d.UpdateTime) },
+    { title: "Changed", cell: ([, d]) => ago(d.UpdateTime) },
     { title: "Attributes", cell: ([, d]) => Object.entries(d.Attributes ?? {}).map(([name, value]) => h("div", null, h("code", null, name, " = ", value))) },
   ], rows, ([name]) => name);
 }
