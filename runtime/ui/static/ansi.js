@@ -11,7 +11,7 @@ const sequence = /\x1b\[([0-?]*)[ -/]*([@-~])|\x9b[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX
 const invisible = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 // visible replaces characters without a form: control characters by their symbols, others by their number.
-export function visible(text) {
+function visible(text) {
   return text.replace(invisible, (c) => {
     const code = c.charCodeAt(0);
     if (code < 0x20) return String.fromCharCode(0x2400 + code);

@@ -12,7 +12,7 @@ export function chart(title, format, limit = 0) {
   const limitLine = svg("path", { class: "chart-limit" }), top = svg("text", { x: 2, y: 11, class: "chart-label" });
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" }, area, line, limitLine);
   const now = h("strong");
-  const label = svg("svg", { class: "chart-top", "aria-hidden": "true" }, top);
+  const label = svg("svg", { "aria-hidden": "true" }, top);
   const element = h("figure", { class: "chart" }, h("figcaption", null, title, " ", now, limit > 0 && h("span", { class: "dim" }, " of " + format(limit))), h("div", null, picture, label));
 
   function add(value) {

@@ -47,7 +47,7 @@ function versions({ api, signal, id }) {
   function versionSection(v, diff) {
     const isCurrent = v.Version === currentVersion;
     const changes = diff ? countChanges(diff) : 0;
-    return h("section", { "data-key": v.Version, class: "version" },
+    return h("section", { "data-key": v.Version },
       h("h2", null, `Version ${v.Version}`, v.VersionTag && ` “${v.VersionTag.Name}”`, isCurrent && h("span", { class: "dim" }, " (current)")),
       h("p", null, "Submitted ", ago(v.SubmitTime), v.Stable && ", stable", v.Stop && ", stopped", v.VersionTag?.Description && `: ${v.VersionTag.Description}`),
       diff && h("details", { open: isCurrent }, h("summary", null, changes === 1 ? "1 change" : changes + " changes"), jobDiff(diff)),

@@ -12,7 +12,7 @@ const remedies = {
 };
 
 // placementFailure describes why a group was not placed: the metrics of an evaluation or plan, as an element.
-export function placementFailure(group, metric) {
+function placementFailure(group, metric) {
   const count = (metric.CoalescedFailures ?? 0) + 1;
   return h("div", null,
     h("p", null, h("strong", null, `Group “${group}”: `), count === 1 ? "1 allocation cannot be placed." : `${count} allocations cannot be placed.`),

@@ -75,7 +75,7 @@ export function lanes(spans) {
 }
 
 // waitsFor returns the names of the tasks for which a task waits by the order of Nomad's lifecycle.
-export function waitsFor(name, tasks, states) {
+function waitsFor(name, tasks, states) {
   const hook = (t) => t.Lifecycle?.Hook ?? "";
   const mine = hook(tasks.find((t) => t.Name === name) ?? {});
   const isDead = (t) => states?.[t.Name]?.State === "dead", runs = (t) => states?.[t.Name]?.State === "running";
