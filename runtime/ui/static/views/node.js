@@ -21,7 +21,7 @@ export async function show(main, parameters, signal) {
   const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p", { hidden: true }, "No allocation is running or pending.");
   const list = allocationTable(columns, signal);
   list.element.hidden = true;
-  const cpu = chart("CPU of the machine", (part) => Math.round(part * 100) + "%");
+  const cpu = chart("CPU used", (part) => Math.round(part * 100) + "%");
   let memory = null; // it needs the size of the memory
   main.append(top, usage, charts, h("h2", null, "Allocations"), none, list.element, rest);
 
@@ -33,7 +33,7 @@ export async function show(main, parameters, signal) {
 
   function addStats(value) {
     stats = value;
-    memory ??= chart("Memory of the machine", bytes, stats.Memory.Total);
+    memory ??= chart("Memory used", bytes, stats.Memory.Total);
     if (!charts.firstChild) charts.append(cpu.element, memory.element);
     cpu.add(cpuUsage(stats));
     memory.add(stats.Memory.Used);
