@@ -58,6 +58,7 @@ func TestMain(m *testing.M) {
 	}
 	before := countOpenFiles()
 	code := m.Run()
+	reapZombies()
 	if left := process.Children(os.Getpid()); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left))
 		code = 1
@@ -77,6 +78,15 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// reapZombies reaps the processes that have exited after their keeper.
+func reapZombies() {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); err != nil && err != unix.EINTR || pid == 0 {
+			return
+		}
+	}
 }
 
 func countOpenFiles() int {

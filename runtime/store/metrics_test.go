@@ -12,7 +12,7 @@ import (
 func instrumentValue(t *testing.T, name string) float64 {
 	t.Helper()
 	s := metrics.NewSet(&metrics.Settings{})
-	s.AddInstruments()
+	s.AddInstruments("")
 	for _, f := range s.Families() {
 		switch {
 		case f.GetName() != name || len(f.GetMetric()) != 1:

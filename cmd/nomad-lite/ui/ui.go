@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -236,20 +237,18 @@ var uiPathPrefixes = map[contexts.Context]string{
 	contexts.Nodes:  "clients/",
 }
 
-// findUIPath returns the path of the page of an object, below /ui/. The page of a job names its namespace.
+// findUIPath returns the path of the page of an object, below /ui/. The page of a job names its
+// namespace, except the default one.
 func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (string, error) {
 	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
 	}
-	if namespace == "" || namespace == "*" {
-		namespace = api.DefaultNamespace
-	}
 	var matchingPaths []string
 	for context, page := range uiPathPrefixes {
 		for _, match := range answer.Matches[context] {
 			path := page + url.PathEscape(match)
-			if context == contexts.Jobs {
+			if context == contexts.Jobs && !slices.Contains([]string{"", "*", api.DefaultNamespace}, namespace) {
 				path = cli.JobPage(match, namespace)
 			}
 			if match == id {
