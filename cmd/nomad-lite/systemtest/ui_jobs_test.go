@@ -468,6 +468,10 @@ func (u *uiJobsTest) hiddenTab() {
 	p.waitText("td", "running")
 	eval[chromedp.Void](p, `{ window.requests = 0; const f = fetch; window.fetch = (...a) => { window.requests++; return f(...a) } }`)
 	p.setHidden(true)
+	// A refresh that has begun before ends first.
+	for eval[int](p, `new Promise((resolve) => { const before = window.requests; setTimeout(() => resolve(window.requests - before), 1000) })`) > 0 {
+	}
+	eval[chromedp.Void](p, `{ window.requests = 0 }`)
 	u.scaleBehind("hidden")
 	u.waitJob("hidden", func(job *api.Job) bool { return *job.Version == 1 })
 	if n := eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(window.requests), 500))`); n > 0 {
