@@ -70,8 +70,8 @@ func StartPodman(t testing.TB) *Engine {
 	return e
 }
 
-// writePodmanConfig writes a configuration that does not depend on those of the machine. Its limits are those of
-// the test: without CAP_SYS_RESOURCE, podman could not set higher ones.
+// writePodmanConfig writes a configuration that does not depend on the machine's. It limits containers to what podman
+// can set without CAP_SYS_RESOURCE: not more than its own limits, which it has lowered to kernel.pid_max.
 func writePodmanConfig(t testing.TB, path string) {
 	t.Helper()
 	var limits []string
@@ -80,7 +80,7 @@ func writePodmanConfig(t testing.TB, path string) {
 		if err := unix.Getrlimit(resource, &limit); err != nil {
 			t.Fatal(err)
 		}
-		const most = 1 << 20 // most is less than RLIM_INFINITY, which podman cannot parse
+		const most = 1 << 14 // most is less than each default of kernel.pid_max
 		n := min(limit.Max, most)
 		limits = append(limits, fmt.Sprintf("%q", fmt.Sprintf("%s=%d:%d", name, n, n)))
 	}
