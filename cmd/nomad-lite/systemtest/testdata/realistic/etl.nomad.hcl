@@ -86,7 +86,7 @@ job "sales-report" {
 
       resources {
         cpu    = 20
-        memory = 16
+        memory = 32
       }
     }
   }
