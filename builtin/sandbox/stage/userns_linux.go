@@ -105,10 +105,12 @@ func (j *joiner) fork() (helper int, errno syscall.Errno) {
 	}
 }
 
-// execute executes the stage again, with its capabilities in the user namespace.
+// execute executes the stage again, with its capabilities in the user namespace. It has no check of the stack:
+// where Go's scheduler has asked the forking thread to yield, such a check would yield, and never return.
 //
 //go:norace
 //go:noinline
+//go:nosplit
 func (j *joiner) execute() {
 	for i := 0; i < len(terminalSignals); i++ {
 		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(terminalSignals[i]), uintptr(unsafe.Pointer(&j.noHandlers)), 0, sigsetSize, 0, 0)
