@@ -276,9 +276,16 @@ func findNodeProcesses(data string) (found []nodeProcess) {
 		if err != nil || !bytes.Contains(environ, []byte(data)) {
 			continue
 		}
-		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 		p, err := process.LookupID(pid)
-		if err != nil || !p.Alive() {
+		if err != nil {
+			continue
+		}
+		// A process has no arguments for a moment while it executes a program, and while it exits.
+		var args []byte
+		for len(args) == 0 && p.Alive() {
+			args, _ = os.ReadFile("/proc/" + e.Name() + "/cmdline") // an error is that the process has exited
+		}
+		if !p.Alive() {
 			continue
 		}
 		var allocID, taskName string
