@@ -85,12 +85,12 @@ func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
 	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
 }
 
-// waitLaunch waits until the stage has executed the program. If ctx ends first, the stage is killed,
-// and the result is an error.
+// waitLaunch waits until the stage has executed the program. If ctx ends first, the process group of the stage
+// is killed, and the result is an error.
 func waitLaunch(ctx context.Context, l *Launch, pid int) error {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		unix.Kill(pid, unix.SIGKILL)
+		unix.Kill(-pid, unix.SIGKILL)
 		close(killed)
 	})
 	err := l.Wait()

@@ -98,15 +98,15 @@ func TestFailedLaunchLeavesNothing(t *testing.T) {
 	}
 }
 
-// A stage that hangs is killed when the start is cancelled.
+// A stage that hangs is killed when the start is cancelled, with its child processes.
 func TestCancelledLaunchIsKilled(t *testing.T) {
-	l := &shellLauncher{script: `echo $$ >"$1/pid"; exec sleep 3600`, err: errors.New("killed"), block: make(chan struct{})}
+	l := &shellLauncher{script: `sleep 3600 & echo $! >"$1/pid"; wait`, err: errors.New("killed"), block: make(chan struct{})}
 	s := newStartRequest(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		pid := parseNumber(t, waitForFile(t, s, "pid"))
 		cancel()
-		waitUntil(t, "the stage is dead", func() bool { return hasProcessEnded(pid) })
+		waitUntil(t, "the child process is dead", func() bool { return hasProcessEnded(pid) })
 		close(l.block)
 	}()
 	began := time.Now()
