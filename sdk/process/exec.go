@@ -331,11 +331,11 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 
 // waitOutput waits for the remaining output.
 func (s *execStreams) waitOutput() {
+	s.resizeGoroutine.Wait() // it uses the descriptor of the terminal, which must not be closed meanwhile
 	timer := time.AfterFunc(outputDrainTimeout, s.close)
 	s.outputReaders.Wait()
 	timer.Stop()
 	s.close()
-	s.resizeGoroutine.Wait()
 }
 
 func (s *execStreams) closeChildFiles() {

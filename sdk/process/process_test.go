@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -763,5 +764,28 @@ func TestExecAsADeletedUser(t *testing.T) {
 	var out bytes.Buffer
 	if _, err := second.Exec(t.Context(), driver.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
 		t.Errorf("the command has run as user %s", out.String())
+	}
+}
+
+// The size of a terminal changes until the command has ended. The race detector reports a change of a closed terminal.
+func TestResizeWhileCommandEnds(t *testing.T) {
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
+	for range 10 {
+		sizes, ended := make(chan driver.TerminalSize), make(chan struct{})
+		var resizer sync.WaitGroup
+		resizer.Go(func() {
+			for {
+				select {
+				case sizes <- driver.TerminalSize{Height: 24, Width: 80}:
+				case <-ended:
+					return
+				}
+			}
+		})
+		if result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/true"}, TTY: true, Resize: sizes}); err != nil || result.ExitCode != 0 {
+			t.Errorf("%+v, %v", result, err)
+		}
+		close(ended)
+		resizer.Wait()
 	}
 }
