@@ -302,6 +302,10 @@ type Snapshot struct {
 	Changed <-chan struct{}
 }
 
+// fileTimeTick is the longest tick of the clock of Linux from which a file gets its time (HZ is at least 100). The time of
+// a file can be so much before that of the change.
+const fileTimeTick = 10 * time.Millisecond
+
 // Read returns all spans. Changed is closed at the next change.
 func (f *File) Read() (Snapshot, error) {
 	f.ioMu.Lock()
@@ -323,7 +327,7 @@ func (f *File) Read() (Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.version == 0 && !modified.IsZero() {
-		f.version = uint64(modified.UnixMicro())
+		f.version = uint64(modified.Add(fileTimeTick).UnixMicro())
 	}
 	if f.changed == nil {
 		f.changed = make(chan struct{})
