@@ -19,7 +19,8 @@ const DefaultIdentity = "default"
 // Canonicalize converts job into the form in which it is stored and run: it fills in
 // defaults, copies attributes that groups and tasks inherit to the group and the task, adds
 // implied constraints, and sets empty collections to null. It changes job in place, and a
-// second call changes nothing. Null entries of lists and maps are dropped.
+// second call changes nothing; but it writes to canonical jobs, too, so no other goroutine may
+// read the job or its parts. Null entries of lists and maps are dropped.
 //
 // Attributes that Nomad drops silently (max_client_disconnect and similar ones) are kept,
 // so that Warnings can name them.
@@ -204,9 +205,7 @@ func expandServiceName(name, job, group, task string) string {
 }
 
 // normalizeEmpty drops null entries and sets empty collections to null, in all API
-// types. Free-form values (config, policy) are not changed. A value that is already
-// normalized is not written: a copy of a canonical job shares most values with the
-// original, which other goroutines may read.
+// types. Free-form values (config, policy) are not changed.
 func normalizeEmpty(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -90,7 +90,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		next := preserveCountsAndResources(job, old, o)
 		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
-			if err := prepareJob(next, c.tx.Reader); err != nil {
+			if err := validateJob(next, c.tx.Reader); err != nil {
 				return err
 			}
 		}
@@ -116,8 +116,15 @@ func checkPriority(p int) error {
 	return nil
 }
 
+// prepareJob canonicalizes and validates a job that no other goroutine reads.
 func prepareJob(job *api.Job, state store.Reader) error {
 	model.Canonicalize(job)
+	return validateJob(job, state)
+}
+
+// validateJob validates a canonical job. A copy that shares parts with a stored job must not be canonicalized again:
+// model.Canonicalize writes also to the parts of a canonical job, which other goroutines read.
+func validateJob(job *api.Job, state store.Reader) error {
 	return model.Validate(job, namespaceNames(state)...)
 }
 

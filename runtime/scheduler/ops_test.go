@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -333,6 +334,41 @@ func TestDispatch(t *testing.T) {
 		}
 		_, err = dispatch("x", meta, nil)
 		b.expectRejection(err, `Specified job "web" is stopped`)
+	})
+}
+
+// Requests read a stored job while a change derives a new version from it: the change must not write to the stored job,
+// from which the new version takes most of its parts.
+func TestScaleOnlyReadsStoredJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, endlessAllocTimes)
+		b.register(serviceJob(nil))
+		b.advance(time.Minute)
+		task := b.job("web").TaskGroups[0].Tasks[0]
+		before := task.RestartPolicy
+		scaled := make(chan struct{})
+		var reader sync.WaitGroup
+		reader.Go(func() {
+			for {
+				select {
+				case <-scaled:
+					return
+				default:
+				}
+				if *task.RestartPolicy.Attempts != 2 { // the race detector reports a write
+					t.Error("the restart policy is wrong")
+					return
+				}
+			}
+		})
+		if _, err := b.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))}); err != nil {
+			t.Error(err)
+		}
+		close(scaled)
+		reader.Wait()
+		if task.RestartPolicy != before {
+			t.Error("the task of the stored job has another restart policy")
+		}
 	})
 }
 

@@ -43,7 +43,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
 			scaled := withCount(job, r.Group, int(*r.Count))
-			if err := prepareJob(scaled, c.tx.Reader); err != nil {
+			if err := validateJob(scaled, c.tx.Reader); err != nil {
 				return err
 			}
 			c.evaluateJob(&out, jobVersions{c}.putNewVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
@@ -86,6 +86,7 @@ func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	return nil
 }
 
+// withCount returns a copy of a job with another count of a group. It shares all other parts with the job.
 func withCount(job *api.Job, group string, count int) *api.Job {
 	c := *job
 	c.TaskGroups = slices.Clone(job.TaskGroups)
