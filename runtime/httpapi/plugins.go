@@ -1,14 +1,16 @@
 package httpapi
 
 import (
-	"context"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // pluginHandler serves the route of the plugins of the agent, an extension of Nomad's API: Nomad's routes of plugins are
 // about storage plugins.
 type pluginHandler struct {
+	store *store.Store
 	agent AgentFuncs
 
 	mu      sync.Mutex
@@ -23,17 +25,14 @@ func (h *pluginHandler) list(r *request) (any, error) {
 	if h.agent.Plugins == nil {
 		return nil, notFound("this agent does not report its plugins")
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
-	defer cancel()
-	index, changed := h.current()
-	for ctx.Err() == nil && r.minIndex >= index {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-		index, changed = h.current()
+	_, err := r.blockingQuery(h.store, func(_ *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		index, changed := h.current()
+		ws.Add(changed)
+		return nil, index, nil // the plugins are read once, after the wait
+	})
+	if err != nil {
+		return nil, err
 	}
-	r.replyIndex = index
 	return h.agent.Plugins(), nil
 }
 

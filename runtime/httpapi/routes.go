@@ -46,7 +46,7 @@ func (a *API) newRoutes() []route {
 	events := &eventHandler{c.Store, a.logger}
 	metrics := &metricsHandler{c.Metrics}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Agent}
-	plugins := &pluginHandler{agent: c.Agent}
+	plugins := &pluginHandler{store: c.Store, agent: c.Agent}
 	login := &loginHandler{token: c.Token}
 	debug := &debugHandler{agent, c.Node, c.Log, c.Optional.Debug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
