@@ -51,6 +51,19 @@ func set[T any](read func(configItem) (T, error), field func(*Config) *T) settin
 	}}
 }
 
+// checked returns a function that reads a value and rejects it if check returns an error.
+//
+//go:noinline
+func checked[T any](read func(configItem) (T, error), check func(T) error) func(configItem) (T, error) {
+	return func(i configItem) (T, error) {
+		v, err := read(i)
+		if err == nil {
+			err = check(v)
+		}
+		return v, err
+	}
+}
+
 func textSetting(field func(*Config) *string) setting     { return set(configItem.parseString, field) }
 func booleanSetting(field func(*Config) *bool) setting    { return set(configItem.parseBoolean, field) }
 func percentSetting(field func(*Config) *float64) setting { return set(configItem.parseNumber, field) }

@@ -27,7 +27,7 @@ var telemetrySettings = map[string]setting{
 	"disable_hostname":                       booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
 	"filter_default":                         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
 	"prefix_filter":                          {set: setPrefixFilter},
-	"collection_interval":                    {set: setCollectionInterval},
+	"collection_interval":                    set(checked(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
 	"include_alloc_metadata_in_metrics":      booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
 	"allowed_metadata_keys_in_metrics":       set(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
 	"statsd_address":                         sinkAddressSetting(metrics.Statsd),
@@ -60,15 +60,10 @@ var telemetrySettings = map[string]setting{
 // minCollectionInterval is the shortest collection interval: drivers need some time for a sample.
 const minCollectionInterval = time.Second
 
-func setCollectionInterval(c *Config, i configItem) error {
-	d, err := i.parseDuration()
-	if err != nil {
-		return err
-	}
+func checkCollectionInterval(d time.Duration) error {
 	if d < minCollectionInterval {
 		return fmt.Errorf("must be at least %q", minCollectionInterval)
 	}
-	c.Telemetry.CollectionInterval = d
 	return nil
 }
 
