@@ -177,11 +177,19 @@ func startTokenProtectedAgent(t *testing.T, secure bool) *tokenProtectedAgent {
 		}
 		assertNodeExited(t, data)
 	})
-	ready := regexp.MustCompile(`agent is ready: https?://([^,]+)`)
+	address := waitReady(t, log.Name(), `https?://([^,]+)`)
+	return &tokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), address, secure}
+}
+
+// waitReady waits until an agent whose standard error is the file log is ready. It returns the group of the regular
+// expression address, which matches the text after "agent is ready: ".
+func waitReady(t *testing.T, log, address string) string {
+	t.Helper()
+	ready := regexp.MustCompile(`agent is ready: ` + address)
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
-		text, _ := os.ReadFile(log.Name())
+		text, _ := os.ReadFile(log) // an error means that nothing was logged
 		if found := ready.FindSubmatch(text); found != nil {
-			return &tokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
+			return string(found[1])
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the agent is not ready:\n%s", text)

@@ -18,7 +18,9 @@ func TestAgentSendsMetrics(t *testing.T) {
 	}
 	defer l.Close()
 	startTestAgent(t, false, fmt.Sprintf("telemetry {\n statsd_address = %q\n disable_hostname = true\n}\n", l.LocalAddr()))
-	_ = l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if err := l.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	b := make([]byte, 64<<10)
 	for readings := 0; readings < 3; {
 		n, _, err := l.ReadFrom(b)

@@ -260,7 +260,7 @@ type nodeProcess struct {
 }
 
 // onDemandPluginKind is the kind of the plugin processes of exec and java. An agent of root starts them for their
-// fingerprints, and stops them at a time that does not depend on what a test does.
+// fingerprints, and stops them at a time that does not depend on the test.
 const onDemandPluginKind = "on-demand-plugin"
 
 // findNodeProcesses returns the processes that have the data directory in their environment. It skips

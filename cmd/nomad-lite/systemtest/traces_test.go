@@ -87,11 +87,11 @@ func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 		if t.Failed() {
 			t.Logf("the agents said:\n%s", n.log)
 			for _, p := range findNodeProcesses(n.path("d")) {
-				_ = p.Signal(syscall.SIGKILL)
+				_ = p.Signal(syscall.SIGKILL) // the process can have exited
 			}
 		}
 		assertNodeExited(t, n.path("d"))
-		_ = os.RemoveAll(dir)
+		_ = os.RemoveAll(dir) // after a failed test the directory can have mounts
 	})
 	config := fmt.Sprintf(tracesTestConfig, n.path("hook"), endpoint, protocol)
 	if err := os.WriteFile(n.path("agent.hcl"), []byte(config), 0o600); err != nil {
@@ -151,7 +151,7 @@ func (n *tracedNode) start() {
 func (n *tracedNode) stop(signal syscall.Signal) time.Duration {
 	n.Helper()
 	begin := time.Now()
-	_ = n.agent.Process.Signal(signal)
+	_ = n.agent.Process.Signal(signal) // the agent can have exited
 	<-n.exited
 	took := time.Since(begin)
 	text, err := os.ReadFile(n.path("log"))
@@ -424,7 +424,7 @@ func TestAgentWithUnusableCollector(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "key is []") || strings.Contains(string(out), "s3cr3t") {
 			t.Errorf("%s: %v\n%s", test.name, err, out)
 		}
-		if without = cmp.Or(without, took); took > without+10*time.Second { // of which the last batch has two
+		if without = cmp.Or(without, took); took > without+10*time.Second { // an agent that shuts down waits two seconds for its last spans
 			t.Errorf("%s: the run took %v, %v without a collector", test.name, took, without)
 		}
 	}
@@ -447,7 +447,7 @@ job "batch" {
 `
 
 // BenchmarkTraces measures how long 100 allocations take to complete, without a collector, with one, and with
-// one that does not answer.
+// a collector that does not answer.
 func BenchmarkTraces(b *testing.B) {
 	const count = 100
 	released := make(chan struct{})

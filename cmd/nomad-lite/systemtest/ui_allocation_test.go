@@ -225,9 +225,9 @@ func TestUITimeline(t *testing.T) {
 		p.waitText(".situation li", "main pending: waits for the tasks init, hooked for")
 		p.waitText(".situation li", "hooked pending: waits for the hook script (prestart), which has been running for")
 		p.screenshot("timeline-stuck")
-		phone(p)
+		p.setSize(phoneWidth, phoneHeight)
 		p.screenshot("timeline-phone")
-		if wide := eval[int](p, `document.documentElement.scrollWidth`); wide > 360 {
+		if wide := eval[int](p, `document.documentElement.scrollWidth`); wide > phoneWidth {
 			t.Errorf("the page is %d pixels wide", wide)
 		}
 	})
@@ -246,12 +246,7 @@ func TestUITimeline(t *testing.T) {
 	})
 }
 
-// phone makes the window as wide as that of a phone.
-func phone(p *webPage) {
-	p.t.Helper()
-	p.do("narrow window", chromedp.EmulateViewport(360, 740))
-}
-
+// dark makes the browser prefer the dark colours.
 func dark(p *webPage) {
 	p.t.Helper()
 	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -377,9 +372,10 @@ func TestUILogsAndFiles(t *testing.T) {
 	})
 }
 
-// unreliableNetwork forwards connections to an agent, and can be cut.
+// unreliableNetwork forwards connections to an agent, and can be cut. Errors of its connections are ignored: each side
+// sees them as a lost connection.
 type unreliableNetwork struct {
-	address string // address is that of the agent, seen through the network
+	address string // address at which the agent is reached through the network
 
 	mu    sync.Mutex
 	isCut bool
@@ -434,8 +430,8 @@ func (n *unreliableNetwork) setCut(cut bool) {
 	n.conns = nil
 }
 
-// parserTest parses random bytes as lines with colours and as files of arrival times. It returns what is wrong with
-// the result.
+// parserTest parses random bytes as lines with colours and as files of arrival times. It returns a description of the
+// first wrong result, or "".
 const parserTest = `(async () => {
 	const { parse, plainText } = await import("/ui/static/ansi.js");
 	const { parseTimes } = await import("/ui/static/tasklog.js");

@@ -121,7 +121,7 @@ func (a *benchAgent) liveMemory(b *testing.B) (sum float64) {
 	}
 	found := liveMemoryPattern.FindAllSubmatch(text, -1)
 	if len(found) != 2 {
-		b.Fatalf("the profile has %d sizes, want those of the heap and the stacks", len(found))
+		b.Fatalf("the profile has %d sizes, want the sizes of the heap and the stacks", len(found))
 	}
 	for _, size := range found {
 		bytes, err := strconv.Atoi(string(size[1]))

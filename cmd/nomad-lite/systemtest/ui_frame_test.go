@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
@@ -129,7 +128,7 @@ func startUICommand(t *testing.T, socket string, args ...string) (*exec.Cmd, str
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // the command can have exited
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(10 * time.Millisecond) {
 		if address, err := os.ReadFile(opened); err == nil {
 			return cmd, string(address)
@@ -215,16 +214,7 @@ func startSocketAgent(t *testing.T, cmd *exec.Cmd) string {
 			t.Error("the agent: ", err)
 		}
 	})
-	ready := regexp.MustCompile(`agent is ready: unix://([^,]+` + agentsocket.FileName + `)`)
-	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
-		text, _ := os.ReadFile(log.Name())
-		if found := ready.FindSubmatch(text); found != nil {
-			return string(found[1])
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the agent is not ready:\n%s", text)
-		}
-	}
+	return waitReady(t, log.Name(), `unix://([^,]+`+agentsocket.FileName+`)`)
 }
 
 // unnamedElements is an expression: the interactive elements of the page without a name for screen readers, and the
@@ -269,20 +259,15 @@ func TestUIFrame(t *testing.T) {
 		}
 	}
 
-	if _, err := chromedp.Call(p.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 360, Height: 740, DeviceScaleFactor: 1}); err != nil {
-		t.Fatal(err)
-	}
-	dark := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}
-	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: dark}); err != nil {
-		t.Fatal(err)
-	}
+	p.setSize(phoneWidth, phoneHeight)
+	dark(p)
 	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
 		t.Fatal(err)
 	}
 	for i, href := range eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.getAttribute("href"))`) {
 		p.open(href)
 		p.waitFor(`document.querySelector("main h1") && (document.querySelector("main table, main p, main form"))`)
-		if width := eval[int](p, "document.documentElement.scrollWidth"); width > 360 {
+		if width := eval[int](p, "document.documentElement.scrollWidth"); width > phoneWidth {
 			t.Errorf("%s is %d pixels wide", href, width)
 		}
 		if size := eval[int](p, pageBytes); size > maxPageBytes || size < 10_000 {

@@ -130,11 +130,14 @@ func (u *uiJobsTest) list() {
 	p.checkNarrow("jobs-narrow")
 }
 
-// checkNarrow checks that the page needs no horizontal scrolling on a screen with a width of 360 pixels.
+// phoneWidth and phoneHeight are the size of the screen of a phone, in pixels.
+const phoneWidth, phoneHeight = 360, 740
+
+// checkNarrow checks that the page needs no horizontal scrolling on a phone.
 func (p *webPage) checkNarrow(screenshot string) {
 	p.t.Helper()
-	p.setSize(360, 740)
-	p.waitFor(`innerWidth === 360`)
+	p.setSize(phoneWidth, phoneHeight)
+	p.waitFor(fmt.Sprintf("innerWidth === %d", phoneWidth))
 	if eval[bool](p, `document.documentElement.scrollWidth > innerWidth`) {
 		p.t.Errorf("%s: the page is wider than the screen", screenshot)
 	}
@@ -402,7 +405,7 @@ func (u *uiJobsTest) services() {
 	p.waitText("td a", "front")
 }
 
-// printedAddresses opens the addresses that Nomad's commands print or open, except those that other tests open.
+// printedAddresses opens the addresses that Nomad's commands print or open, except addresses that other tests open.
 func (u *uiJobsTest) printedAddresses() {
 	u.register(newUIJob("printed", 1))
 	alloc := u.waitAlloc("printed", "running")

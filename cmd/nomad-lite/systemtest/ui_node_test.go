@@ -27,12 +27,12 @@ func TestUINodePages(t *testing.T) {
 			Checks: []api.ServiceCheck{{Name: "port", Type: "http", Path: "/", Interval: 2 * time.Second, Timeout: time.Second}},
 		}}
 	}))
-	alloc := s.runGroup("web", "service", "running", group)
+	s.runGroup("web", "service", "running", group)
 
 	t.Run("node", func(t *testing.T) { testNodePage(t, s, &browser{t, b.ctx}) })
 	t.Run("plugins", func(t *testing.T) { testPluginPage(t, s, &browser{t, b.ctx}) })
 	t.Run("volumes", func(t *testing.T) { testVolumePages(t, s, &browser{t, b.ctx}, volumeDir) })
-	t.Run("services", func(t *testing.T) { testServicePages(t, s, &browser{t, b.ctx}, alloc.ID) })
+	t.Run("services", func(t *testing.T) { testServicePages(t, s, &browser{t, b.ctx}) })
 	t.Run("variables", func(t *testing.T) { testVariablePages(t, s, &browser{t, b.ctx}) })
 	t.Run("events", func(t *testing.T) { testEventPage(t, s, &browser{t, b.ctx}) })
 }
@@ -137,7 +137,7 @@ func testVolumePages(t *testing.T, s *testAgent, b *browser, dir string) {
 	}
 }
 
-func testServicePages(t *testing.T, s *testAgent, b *browser, allocID string) {
+func testServicePages(t *testing.T, s *testAgent, b *browser) {
 	p := b.openTab(s.address, "/ui/services")
 	p.click("db")
 	p.waitFor(`location.pathname === "/ui/services/db"`)

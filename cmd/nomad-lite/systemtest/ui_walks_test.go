@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on what the
-// page shows. The document has its screenshots.
+// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
+// links and buttons. The document has the screenshots of the test.
 func TestUIWalks(t *testing.T) {
 	t.Parallel()
 	s := startTestAgent(t, false)
