@@ -11,7 +11,7 @@ import (
 )
 
 // uiFlags are the commands with the flag -ui, and the pages that it opens if the command shows no single object. The
-// command "status" passes its flag on.
+// command "status" passes its flag to the command that shows the object.
 var uiFlags = []struct{ command, listPage string }{
 	{"job run", ""},
 	{"job dispatch", ""},
