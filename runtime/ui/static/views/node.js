@@ -6,6 +6,7 @@ import { chart } from "../chart.js";
 import { ask } from "../dialog.js";
 import { ago, badge, facts, h, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
+import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../main.js";
 
 const statsInterval = 2000; // milliseconds
@@ -194,11 +195,7 @@ function devices(node) {
 function hostVolumes(node) {
   const rows = Object.entries(node.HostVolumes ?? {}).sort(byName);
   if (rows.length === 0) return null;
-  return [h("h2", null, "Host volumes"), table("Host volumes", [
-    { title: "Name", cell: ([name]) => name },
-    { title: "Path", cell: ([, v]) => h("code", null, v.Path) },
-    { title: "Access", cell: ([, v]) => (v.ReadOnly ? "read only" : "read and write") },
-  ], rows, ([name]) => name)];
+  return [h("h2", null, "Host volumes"), hostVolumeTable("Host volumes", rows)];
 }
 
 function networks(node) {

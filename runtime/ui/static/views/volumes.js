@@ -5,6 +5,7 @@ import { send, watch } from "../api.js";
 import { ask } from "../dialog.js";
 import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { bytes } from "../format.js";
+import { hostVolumeTable } from "../hostvolumetable.js";
 import { go, showError } from "../main.js";
 
 const prefix = "volumes/dynamic/";
@@ -45,11 +46,7 @@ function drawVolumes(volumes) {
 // drawConfigured lists the volumes of the agent's configuration. Dynamic volumes have an ID.
 function drawConfigured(volumes) {
   const rows = Object.entries(volumes).filter(([, v]) => !v.ID);
-  return rows.length > 0 && [h("h2", null, "In the configuration of the agent"), table("Configured volumes", [
-    { title: "Name", cell: ([name]) => name },
-    { title: "Path", cell: ([, v]) => h("code", null, v.Path) },
-    { title: "Access", cell: ([, v]) => (v.ReadOnly ? "read only" : "read and write") },
-  ], rows, ([name]) => name)];
+  return rows.length > 0 && [h("h2", null, "In the configuration of the agent"), hostVolumeTable("Configured volumes", rows)];
 }
 
 function showVolume(main, id, namespace, signal) {
