@@ -99,7 +99,7 @@ function allocations({ api, signal }) {
 
 function evaluations({ api, signal }) {
   const top = h("div");
-  return listTab(liveTable("Evaluations", evaluationColumns, (e) => e.ID, signal), "No evaluations.", async () => {
+  return listTab(liveTable("Evaluations", Object.values(evaluationColumns), (e) => e.ID, signal), "No evaluations.", async () => {
     const all = await get(api("evaluations"), signal);
     update(top, blockedPlacements(all));
     return all.sort((a, b) => b.CreateIndex - a.CreateIndex);

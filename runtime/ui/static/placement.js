@@ -67,14 +67,14 @@ export function trigger(evaluation) {
   return triggers[evaluation.TriggeredBy] ?? evaluation.TriggeredBy;
 }
 
-// evaluationColumns are the columns of a table of evaluations.
-export const evaluationColumns = [
-  { title: "ID", class: "mono", cell: (e) => link(evaluationPath(e.ID), shortID(e.ID)) },
-  { title: "Reason", cell: trigger, sort: trigger },
-  { title: "Status", cell: (e) => badge(e.Status), sort: (e) => e.Status },
-  { title: "Placement", cell: outcome },
-  { title: "Created", cell: (e) => ago(e.CreateTime), sort: (e) => -e.CreateTime },
-];
+// evaluationColumns are the columns of tables of evaluations, in their order.
+export const evaluationColumns = {
+  id: { title: "ID", class: "mono", cell: (e) => link(evaluationPath(e.ID), shortID(e.ID)) },
+  reason: { title: "Reason", cell: trigger, sort: trigger },
+  status: { title: "Status", cell: (e) => badge(e.Status), sort: (e) => e.Status },
+  placement: { title: "Placement", cell: outcome },
+  created: { title: "Created", cell: (e) => ago(e.CreateTime), sort: (e) => -e.CreateTime },
+};
 
 function outcome(evaluation) {
   const failed = Object.keys(evaluation.FailedTGAllocs ?? {});

@@ -18,9 +18,9 @@ export function show(main, { id: pathID, query }, signal) {
 function showList(main, query, signal) {
   document.title = "Evaluations – nomad-lite";
   let all = null;
-  const [id, ...others] = evaluationColumns;
+  const { id, ...others } = evaluationColumns;
   const list = liveTable("Evaluations",
-    [id, { title: "Job", cell: (e) => link(jobPath(e.JobID, e.Namespace), e.JobID), sort: (e) => e.JobID }, ...others], (e) => e.ID, signal);
+    [id, { title: "Job", cell: (e) => link(jobPath(e.JobID, e.Namespace), e.JobID), sort: (e) => e.JobID }, ...Object.values(others)], (e) => e.ID, signal);
   const filter = h("input", { type: "search", "aria-label": "Filter by job", placeholder: "filter by job", value: query.get("text"), oninput: () => draw() });
   const status = h("select", { "aria-label": "Status", onchange: () => draw() },
     ["", "blocked", "pending", "complete", "failed", "canceled"].map((value) => h("option", { value }, value || "Status: all")));
@@ -77,11 +77,7 @@ function evaluation(e, allocations) {
     h("h2", null, "Allocations"),
     allocations.length ? table("Allocations",
       [allocationColumns.id, allocationColumns.name, allocationColumns.status, allocationColumns.wanted], allocations, (a) => a.ID) : h("p", null, "This evaluation placed no allocation that still exists."),
-    others.length > 0 && [h("h2", null, "Related evaluations"), table("Related evaluations", [
-      { title: "ID", class: "mono", cell: (o) => link(evaluationPath(o.ID), shortID(o.ID)) },
-      { title: "Reason", cell: trigger },
-      { title: "Status", cell: (o) => badge(o.Status) },
-      { title: "Created", cell: (o) => ago(o.CreateTime) },
-    ], others, (o) => o.ID)],
+    others.length > 0 && [h("h2", null, "Related evaluations"), table("Related evaluations",
+      [evaluationColumns.id, evaluationColumns.reason, evaluationColumns.status, evaluationColumns.created], others, (o) => o.ID)],
   ];
 }
