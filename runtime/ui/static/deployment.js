@@ -8,13 +8,13 @@ import { allocationPath } from "./paths.js";
 
 const activeStatuses = ["running", "paused", "blocked", "pending", "initializing", "unblocking"];
 
-// deploymentSection shows a deployment of the API, with buttons while it is active. level is that of its heading.
-export function deploymentSection(d, level) {
+// deploymentSection shows a deployment of the API, with buttons while it is active.
+export function deploymentSection(d) {
   const groups = Object.entries(d.TaskGroups ?? {}).sort(([a], [b]) => a.localeCompare(b));
   const hasCanaries = groups.some(([, g]) => g.DesiredCanaries > 0);
   const isActive = activeStatuses.includes(d.Status);
   return h("section", { "data-key": d.ID },
-    h("h" + level, null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
+    h("h2", null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
     h("p", null, d.StatusDescription, ". ", h("span", { class: "dim" }, "Created ", ago(d.CreateTime))),
     table("Groups of the deployment", [
       { title: "Group", cell: ([name]) => name },

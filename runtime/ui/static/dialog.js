@@ -36,18 +36,19 @@ export function ask({ title, text, fields, action, danger, run }) {
   dialog.showModal();
 }
 
-// field creates an input with its label. attributes are those of the input; its name is the key of the form data.
-export function field(label, attributes, hint) {
+// field creates an input with its label and the attributes. The attribute name is the key of the form data; tag is the
+// name of the element if it is not an input.
+export function field(label, attributes) {
   const { tag = "input", value, ...others } = attributes;
   const id = "field-" + others.name;
-  const input = h(tag, { id, "aria-describedby": hint ? id + "-hint" : null, ...others });
+  const input = h(tag, { id, ...others });
   if (value !== undefined) input.value = value;
-  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint && h("p", { class: "dim", id: id + "-hint" }, hint));
+  return h("div", { class: "field" }, h("label", { for: id }, label), input);
 }
 
-// checkbox creates a checkbox with its label.
-export function checkbox(label, name, checked) {
-  return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name, checked }), " ", label);
+// checkbox creates a checkbox with its label. The form data has the name if it is checked.
+export function checkbox(label, name) {
+  return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name }), " ", label);
 }
 
 // actionButton creates a button that runs an action at once. An error is shown in a dialog.

@@ -31,7 +31,7 @@ export function overview(context) {
         group && h("p", null, link(jobPath(job.ID, job.Namespace), "All groups of the job")),
         blockedPlacements(evaluations),
         groupTable(job, all, group), group && taskTable(job, group),
-        deployment && deployment.JobCreateIndex === job.CreateIndex && !group && deploymentSection(deployment, 2));
+        deployment && deployment.JobCreateIndex === job.CreateIndex && !group && deploymentSection(deployment));
       title.textContent = hasChildren ? "Launched jobs" : shown.length === ofGroup.length ? "Allocations" : "Current allocations";
       allocations.element.hidden = hasChildren || shown.length === 0;
       children.element.hidden = !hasChildren || launched.length === 0;

@@ -88,7 +88,7 @@ function deployments({ api, signal }) {
     refresh: async () => {
       const all = await get(api("deployments"), signal);
       all.sort((a, b) => b.CreateIndex - a.CreateIndex);
-      update(element, all.length ? all.map((d) => deploymentSection(d, 2)) : h("p", null, "No deployments. Jobs of type service with an update block have them."));
+      update(element, all.length ? all.map((d) => deploymentSection(d)) : h("p", null, "No deployments. Jobs of type service with an update block have them."));
     },
   };
 }
