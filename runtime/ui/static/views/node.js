@@ -3,7 +3,7 @@
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
-import { ask } from "../dialog.js";
+import { ask, checkbox } from "../dialog.js";
 import { ago, badge, facts, h, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
@@ -108,13 +108,13 @@ function actions(node) {
   return h("div", { class: "toolbar" },
     node.DrainStrategy
       ? h("button", { onclick: () => ask({
-        title: "Stop the drain?", fields: h("p", null, "Allocations that still run continue, and the node accepts new ones."), action: "Stop the drain",
+        title: "Stop the drain?", text: "Allocations that still run continue, and the node accepts new ones.", action: "Stop the drain",
         run: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
       }) }, "Stop the drain")
       : h("button", { class: "danger", onclick: () => askDrain(path) }, "Drain"),
     !node.DrainStrategy && h("button", { onclick: () => ask({
       title: eligible ? "Accept no new allocations?" : "Accept new allocations?",
-      fields: h("p", null, eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start."),
+      text: eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start.",
       action: eligible ? "Make ineligible" : "Make eligible",
       run: () => put(path + "eligibility", { Eligibility: eligible ? "ineligible" : "eligible" }),
     }) }, eligible ? "Make ineligible" : "Make eligible"));
@@ -124,19 +124,17 @@ function askDrain(path) {
   const kind = h("select", { id: "drain-kind", onchange: () => { minutes.disabled = kind.value !== "deadline"; } },
     h("option", { value: "deadline" }, "until a deadline, then the rest at once"), h("option", { value: "none" }, "without a deadline"), h("option", { value: "force" }, "all at once"));
   const minutes = h("input", { id: "drain-minutes", type: "number", min: "1", max: "100000", value: "60", required: true });
-  const ignoreSystem = h("input", { type: "checkbox" });
   ask({
-    title: "Drain this node?",
+    title: "Drain this node?", text: "All allocations stop, and there is no other node for them: their jobs wait until the node is eligible again.",
     fields: [
-      h("p", null, "All allocations stop, and there is no other node for them: their jobs wait until the node is eligible again."),
       h("p", null, h("label", { for: "drain-kind" }, "Stop allocations "), kind),
       h("p", null, h("label", { for: "drain-minutes" }, "Deadline in minutes "), minutes),
-      h("p", null, h("label", null, ignoreSystem, " System jobs continue")),
+      checkbox("System jobs continue", "ignoreSystem"),
     ],
     action: "Drain", danger: true,
-    run: () => {
+    run: (form) => {
       const deadline = { deadline: minutes.valueAsNumber * 60e9, none: 0, force: -1 }[kind.value];
-      return put(path + "drain", { DrainSpec: { Deadline: deadline, IgnoreSystemJobs: ignoreSystem.checked } });
+      return put(path + "drain", { DrainSpec: { Deadline: deadline, IgnoreSystemJobs: form.has("ignoreSystem") } });
     },
   });
 }

@@ -83,7 +83,7 @@ function drawVariable(variable, revealed, draw) {
 
 function askDelete(variable) {
   ask({
-    title: `Delete the variable ${variable.Path}?`, fields: h("p", null, "Its items are lost. Tasks that read them fail, or restart, as their templates say."), action: "Delete", danger: true,
+    title: `Delete the variable ${variable.Path}?`, text: "Its items are lost. Tasks that read them fail, or restart, as their templates say.", action: "Delete", danger: true,
     run: async () => {
       try {
         await send(`${apiPath(variable.Path, variable.Namespace)}&cas=${variable.ModifyIndex}`, { method: "DELETE" });

@@ -2,7 +2,7 @@
 
 import { allocationColumns } from "../allocationtable.js";
 import { send, watch } from "../api.js";
-import { ask } from "../dialog.js";
+import { ask, checkbox } from "../dialog.js";
 import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { bytes } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
@@ -76,17 +76,16 @@ function drawVolume(volume, path) {
 }
 
 function askDelete(volume, allocs, path) {
-  const force = h("input", { type: "checkbox" });
   ask({
     title: `Delete the volume ${volume.Name}?`,
+    text: volume.PluginID ? "The plugin deletes the files of the volume." : "The directory and its files stay on the disk.",
     fields: [
-      h("p", null, volume.PluginID ? "The plugin deletes the files of the volume." : "The directory and its files stay on the disk."),
       allocs.length > 0 && h("p", { class: "error" }, `Allocations use this volume: ${allocs.length}.`),
-      h("p", null, h("label", null, force, " Also if a group has claimed the volume, or its plugin fails")),
+      checkbox("Also if a group has claimed the volume, or its plugin fails", "force"),
     ],
     action: "Delete", danger: true,
-    run: async () => {
-      await send(path + (force.checked ? "&force=true" : ""), { method: "DELETE" });
+    run: async (form) => {
+      await send(path + (form.has("force") ? "&force=true" : ""), { method: "DELETE" });
       go("/ui/storage");
     },
   });
