@@ -113,6 +113,9 @@ export async function poll(interval, signal, read) {
 // isUnavailable reports whether the agent did not answer, or failed.
 export const isUnavailable = (err) => err instanceof APIError && (err.status === 0 || err.status >= 500);
 
+// isRejected reports whether the agent rejected the request, so that the same request would be rejected again.
+export const isRejected = (err) => err instanceof APIError && !isUnavailable(err);
+
 // ignoreForbidden throws an error again unless the token does not give access to the route: a page can show the rest.
 export function ignoreForbidden(err) {
   if (err.status !== 403) throw err;
@@ -136,7 +139,7 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
     } catch (err) {
       if (signal.aborted) return;
       if (query.aborted) continue;
-      if (err instanceof APIError && err.status > 0 && err.status < 500) {
+      if (isRejected(err)) {
         if (!onError) throw err;
         onError(err);
         return;
@@ -177,7 +180,7 @@ export async function follow(namespace, topics, signal, refresh) {
       if (tabHidden.aborted && !failed.signal.aborted) continue;
       const cause = failed.signal.reason ?? err;
       const isAPI = cause instanceof APIError;
-      if (isAPI && cause.status > 0 && cause.status < 500 || !isAPI && failed.signal.aborted) throw cause;
+      if (isRejected(cause) || !isAPI && failed.signal.aborted) throw cause;
       if (!isAPI) setLost(true); // the stream broke off
     }
     await pause(1000, signal);

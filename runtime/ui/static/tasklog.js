@@ -4,7 +4,7 @@
 // its last, and when the first arrived at the agent in milliseconds since 1970 (undefined if no time is stored). text can
 // have any characters.
 
-import { get, isUnavailable, pause, send, stream, watch } from "./api.js";
+import { get, isRejected, isUnavailable, pause, send, stream, watch } from "./api.js";
 import { decode } from "./base64.js";
 import { isSet } from "./format.js";
 import { hasEnded } from "./status.js";
@@ -298,7 +298,7 @@ export class TaskLog {
         break;
       } catch (err) {
         if (signal.aborted) break;
-        if (err.status > 0 && err.status < 500) throw err;
+        if (isRejected(err)) throw err;
         await pause(1000, signal);
       }
     }

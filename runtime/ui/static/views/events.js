@@ -1,6 +1,6 @@
 // The event stream of the agent.
 
-import { pause, stream, visible, whileVisible } from "../api.js";
+import { isRejected, pause, stream, visible, whileVisible } from "../api.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../main.js";
@@ -47,7 +47,7 @@ export function show(main, parameters, signal) {
   async function connect() {
     connection.abort();
     connection = new AbortController();
-    const mine = connection.signal, topic = select.value === "*" ? "*" : select.value;
+    const mine = connection.signal, topic = select.value;
     let index = 0;
     while (!mine.aborted) {
       await visible(mine);
@@ -60,7 +60,7 @@ export function show(main, parameters, signal) {
         });
       } catch (err) {
         if (mine.aborted) return;
-        if (err.status >= 400 && err.status < 500) return showError(err);
+        if (isRejected(err)) return showError(err);
       }
       await pause(1000, mine);
     }
