@@ -4,6 +4,7 @@ import { ago, badge, h, link } from "./dom.js";
 import { shortID } from "./format.js";
 import { liveTable } from "./livetable.js";
 import { allocationPath, jobPath } from "./paths.js";
+import { isActive } from "./status.js";
 
 // allocationColumns are columns whose rows are stubs of allocations. restarts and event need the states of the tasks.
 export const allocationColumns = {
@@ -38,7 +39,7 @@ export function newestFirst(a, b) {
 }
 
 function status(a) {
-  const isStopping = a.DesiredStatus === "stop" && ["running", "pending"].includes(a.ClientStatus);
+  const isStopping = a.DesiredStatus === "stop" && isActive(a);
   return [badge(a.ClientStatus), isStopping && h("span", { class: "dim" }, "stops")];
 }
 

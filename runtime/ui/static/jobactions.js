@@ -6,13 +6,14 @@ import { actionButton, ask, checkbox, field } from "./dialog.js";
 import { h } from "./dom.js";
 import { go } from "./main.js";
 import { editPath, jobAPI, jobPath } from "./paths.js";
+import { launchesJobs } from "./status.js";
 import { readSubmission } from "./submission.js";
 
 // jobActions returns the buttons for a job of the API, by what its state permits. runningCount is the number of its
 // running allocations.
 export function jobActions(job, runningCount) {
   const isEnded = job.Stop || job.Status === "dead";
-  const isTemplate = (job.Periodic || job.ParameterizedJob) && !job.ParentID;
+  const isTemplate = launchesJobs(job);
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions" },
     h("a", { class: "button", href: editPath(job) }, "Edit"),
     !isEnded && job.ParameterizedJob && isTemplate && button("Dispatch…", () => dispatch(job)),

@@ -8,6 +8,7 @@ import { scale } from "./jobactions.js";
 import { liveTable } from "./livetable.js";
 import { jobPath } from "./paths.js";
 import { blockedPlacements } from "./placement.js";
+import { isActive, launchesJobs } from "./status.js";
 
 // overview creates the tab for the context of views/job.js. With a group in the context, it shows this group only.
 export function overview(context) {
@@ -20,7 +21,7 @@ export function overview(context) {
   return {
     element: h("div", null, top, title, none, allocations.element, children.element),
     refresh: async (job) => {
-      const hasChildren = (job.Periodic || job.ParameterizedJob) && !job.ParentID;
+      const hasChildren = launchesJobs(job);
       const [all, evaluations, deployment, launched] = await Promise.all([
         get(context.api("allocations"), signal), get(context.api("evaluations"), signal), get(context.api("deployment"), signal),
         hasChildren ? get(`/v1/jobs?${new URLSearchParams({ namespace: job.Namespace, prefix: job.ID + "/" })}`, signal) : [],
@@ -42,22 +43,25 @@ export function overview(context) {
   };
 }
 
-// recentCount is the number of ended allocations that the overview shows at least.
+// recentCount is the number of ended allocations that the overview shows.
 const recentCount = 5;
 
-// current returns the allocations that run or shall run, and a few that ended last. The newest is the first.
+// isCurrent reports whether an allocation runs, or should run according to the scheduler.
+const isCurrent = (a) => isActive(a) || a.DesiredStatus === "run";
+
+// current returns the current allocations, and recentCount that ended last. The newest allocation is the first.
 function current(allocations) {
   const sorted = [...allocations].sort(newestFirst);
   let ended = 0;
-  return sorted.filter((a) => ["running", "pending"].includes(a.ClientStatus) || a.DesiredStatus === "run" || ended++ < recentCount);
+  return sorted.filter((a) => isCurrent(a) || ended++ < recentCount);
 }
 
 function groupTable(job, allocations, onlyGroup) {
   const canScale = !job.Stop && ["service", "batch"].includes(job.Type);
   const counts = new Map();
-  for (const a of allocations) {
+  for (const a of allocations.filter(isCurrent)) {
     const key = `${a.TaskGroup}\n${a.ClientStatus}`;
-    if (a.DesiredStatus === "run" || ["running", "pending"].includes(a.ClientStatus)) counts.set(key, (counts.get(key) ?? 0) + 1);
+    counts.set(key, (counts.get(key) ?? 0) + 1);
   }
   const count = (status) => (g) => counts.get(`${g.Name}\n${status}`) ?? 0;
   const groups = (job.TaskGroups ?? []).filter((g) => !onlyGroup || g.Name === onlyGroup);

@@ -10,6 +10,16 @@ export function jobStatus(job) {
   return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
 }
 
+// launchesJobs reports whether a job is periodic or parameterized: it has no allocations, and launches other jobs.
+export function launchesJobs(job) {
+  return Boolean((job.Periodic || job.ParameterizedJob) && !job.ParentID);
+}
+
+// isActive reports whether an allocation runs or starts.
+export function isActive(alloc) {
+  return ["running", "pending"].includes(alloc.ClientStatus);
+}
+
 // hasEnded reports whether an allocation has ended.
 export function hasEnded(alloc) {
   return ["complete", "failed", "lost"].includes(alloc.ClientStatus);

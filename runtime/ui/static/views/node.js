@@ -8,6 +8,7 @@ import { ago, badge, facts, h, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../main.js";
+import { isActive } from "../status.js";
 
 const statsInterval = 2000; // milliseconds
 const megabyte = 1 << 20;
@@ -49,7 +50,7 @@ export async function show(main, parameters, signal) {
       update(rest, drawRest(node));
     }, showError),
     watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => {
-      active = allocs.filter((a) => a.ClientStatus === "running" || a.ClientStatus === "pending");
+      active = allocs.filter(isActive);
       none.hidden = active.length > 0;
       list.element.hidden = active.length === 0;
       list.show(active);
