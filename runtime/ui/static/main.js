@@ -17,7 +17,7 @@ const pages = [
   [/^allocations$/, "allocations"],
   [/^allocations\/(?<id>[^/]+)(\/(?<path>.*))?$/, "allocation"],
   [/^exec\/(?<job>[^/]+)(\/(?<group>[^/]+)(\/(?<task>[^/]+))?)?$/, "exec"],
-  [/^(clients|topology|servers)(\/.*)?$/, "node"],
+  [/^(clients(\/(?<id>[^/]+))?|topology|servers)(\/.*)?$/, "node"],
   [/^plugins$/, "plugins"],
   [/^(storage|csi)(\/(?<path>.*))?$/, "volumes"],
   [/^services(\/(?<service>[^/]+))?$/, "services"],

@@ -13,12 +13,11 @@ import { isActive } from "../status.js";
 const statsInterval = 2000; // milliseconds
 const megabyte = 1 << 20;
 
-export async function show(main, parameters, signal) {
+export async function show(main, { id }, signal) {
   document.title = "Node – nomad-lite";
   const stubs = await get("/v1/nodes", signal);
-  const wanted = /^clients\/([^/]+)/.exec(location.pathname.replace(/^\/ui\//, ""))?.[1];
-  const stub = wanted ? stubs.find((n) => n.ID.startsWith(wanted)) : stubs[0];
-  if (!stub) throw new APIError(404, wanted ? "This agent has no such node." : "The node is not ready yet.");
+  const stub = id ? stubs.find((n) => n.ID.startsWith(id)) : stubs[0];
+  if (!stub) throw new APIError(404, id ? "This agent has no such node." : "The node is not ready yet.");
   let node = null, active = [], stats = null;
   const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p", { hidden: true }, "No allocation is running or pending.");
   const list = allocationTable(columns, signal);
