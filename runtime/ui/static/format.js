@@ -45,13 +45,12 @@ export function bytes(count) {
   return (i === 0 ? count : count.toFixed(1)) + " " + units[i];
 }
 
-// clock formats a time of the API in the time zone of the browser, with milliseconds if they are requested.
+// clock formats a time of the API in the time zone of the browser: date and time, or the time with milliseconds.
 export function clock(time, withMilliseconds) {
   if (!time) return "";
-  return new Date(milliseconds(time)).toLocaleString(undefined, {
-    dateStyle: "short", timeStyle: withMilliseconds ? undefined : "medium",
-    ...(withMilliseconds && { dateStyle: undefined, hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false }),
-  });
+  return new Date(milliseconds(time)).toLocaleString(undefined, withMilliseconds
+    ? { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false }
+    : { dateStyle: "short", timeStyle: "medium" });
 }
 
 // shortID returns the first eight characters of a UUID, as the command line does.

@@ -4,14 +4,14 @@ import { get, token } from "../api.js";
 import { decode, encode } from "../base64.js";
 import { h, link, replace } from "../dom.js";
 import { shortID } from "../format.js";
-import { allocationPath } from "../paths.js";
+import { allocationPath, jobAPI } from "../paths.js";
 import { openTerminal } from "../terminal.js";
 
 export async function show(main, { job, group, task, query }, signal) {
   document.title = `Terminal ${task ?? job} – nomad-lite`;
   let session = new AbortController(), terminal;
   const namespace = query.get("namespace") ?? "default";
-  const stubs = await get(`/v1/job/${encodeURIComponent(job)}/allocations?${new URLSearchParams({ namespace })}`, signal);
+  const stubs = await get(jobAPI(job, namespace, "allocations"), signal);
   const choices = (stubs ?? []).filter((a) => !group || a.TaskGroup === group).flatMap((a) =>
     Object.entries(a.TaskStates ?? {}).filter(([name, state]) => state.State === "running" && (!task || name === task)).map(([name]) => ({ alloc: a, task: name })));
   const wanted = query.get("allocation") ?? "";
