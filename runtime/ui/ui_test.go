@@ -60,7 +60,7 @@ func TestUnchangedFilesAreNotSentAgain(t *testing.T) {
 	}
 }
 
-// TestVendoredFiles checks that the files of others are as published.
+// TestVendoredFiles checks that the files of other projects are unchanged.
 func TestVendoredFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"xterm/xterm.js":  "1f991ac3b4b283ebf96e60ae23a00a52765dd3a2e46fa6fdda9f1aab032f7495",

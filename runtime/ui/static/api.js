@@ -26,8 +26,8 @@ function setLost(value) {
   connection.dispatchEvent(new Event(value ? "lost" : "restored"));
 }
 
-// send sends a request and returns the Response of fetch. options: those of fetch, and json, which becomes the
-// body. It throws an APIError.
+// send sends a request and returns the Response of fetch. options are the options of fetch, and json, which
+// becomes the body. It throws an APIError.
 export async function send(path, { json, headers, ...options } = {}) {
   const all = new Headers(headers);
   if (token.get() && !all.has("X-Nomad-Token")) all.set("X-Nomad-Token", token.get());
@@ -157,8 +157,8 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
 }
 
 // follow calls refresh() now, and again after changes of the objects of a namespace that the topics of the event
-// stream name ("Job:web"), until the signal ends. A page that reads several routes needs one connection with it, where
-// each watch needs one: a browser opens six for all its tabs. It retries when the agent does not answer. It rejects
+// stream name ("Job:web"), until the signal ends. follow holds one connection for a page that reads several routes, where
+// watch holds one for each route: a browser opens six for all its tabs. It retries when the agent does not answer. It rejects
 // with other errors of refresh, which should use the signal. A hidden tab does not follow until it is shown again.
 export async function follow(namespace, topics, signal, refresh) {
   const query = new URLSearchParams({ namespace });

@@ -6,7 +6,7 @@ import { logInByFragment } from "./views/login.js";
 
 // pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
 // show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
-// decoded, and query, a URLSearchParams. The signal ends when another page is shown. Paths are those of Nomad's page.
+// decoded, and query, a URLSearchParams. The signal ends when another page is shown. The paths are the same as in Nomad's page.
 const pages = [
   [/^$/, "jobs"],
   [/^jobs$/, "jobs"],

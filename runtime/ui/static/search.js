@@ -5,7 +5,7 @@ import { h, link, replace, update } from "./dom.js";
 import { allocationPath, evaluationPath, jobPath, servicePath } from "./paths.js";
 import { shortID } from "./format.js";
 
-// contexts are those of the API, in the order of the results: the word for each kind, the path of the page of a
+// contexts are the contexts of the API, in the order of the results: the word for each kind, the path of the page of a
 // match, and its text if that is not its ID.
 const contexts = [
   ["jobs", "job", (m) => jobPath(m.Scope[1], m.Scope[0])],

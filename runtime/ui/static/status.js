@@ -5,7 +5,7 @@ export function jobType(job) {
   return job.Periodic ? job.Type + ", periodic" : job.ParameterizedJob && !job.ParentID ? job.Type + ", parameterized" : job.Type;
 }
 
-// jobStatus returns the status of a job; a job that was stopped is distinguished from one that ended.
+// jobStatus returns the status of a job; a job that was stopped is distinguished from a job that has ended.
 export function jobStatus(job) {
   return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
 }

@@ -1,8 +1,8 @@
 // The output of a task: reading from the end towards the start in pages, and following.
 //
-// A line is {stream, index, offset, end, time, text}: the number of its log file, its first byte there and the one after
-// its last, and when the first arrived at the agent in milliseconds since 1970 (undefined if no time is stored). text can
-// have any characters.
+// A line is {stream, index, offset, end, time, text}: the number of its log file, the offsets of its first byte and of
+// the byte after its last byte, and when the first byte arrived at the agent in milliseconds since 1970 (undefined if no
+// time is stored). text can have any characters.
 
 import { get, isRejected, isUnavailable, pause, send, stream, watch } from "./api.js";
 import { decode } from "./base64.js";
@@ -42,7 +42,7 @@ export function parseTimes(bytes) {
     }
     time += number();
     offset += number();
-    if (!(time < 2 ** 53 && offset < 2 ** 53)) { // a damaged record: the next one that starts with a zero byte is complete
+    if (!(time < 2 ** 53 && offset < 2 ** 53)) { // a damaged record: the next record that starts with a zero byte is complete
       at = bytes.indexOf(0, at);
       if (at < 0) break;
       continue;

@@ -183,7 +183,7 @@ async function showLastLines(element, alloc, task, signal) {
   }
 }
 
-// showUsage shows charts, which begin when the page is opened: the agent keeps no history.
+// showUsage shows charts, which start when the page is opened: the agent keeps no history.
 function showUsage(section, alloc, onlyTask, signal) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
   const charts = Object.fromEntries(names.map((name) => {
@@ -232,7 +232,7 @@ function showStatic(element, alloc, onlyTask) {
 const secretName = /pass|secret|token|key|cred|auth|private|cert|cookie|dsn/i;
 const secretValue = /:\/\/[^/\s:@]*:[^/\s@]+@|-----BEGIN|^(?:ey[\w-]+\.|gh[pousr]_|xox|AKIA)/;
 
-// maskedValue shows a value; one that looks like a secret after a click only.
+// maskedValue shows a value. A value that looks like a secret is shown after a click only.
 function maskedValue(name, value) {
   if (!secretName.test(name) && !secretValue.test(value)) return h("code", null, value);
   const shown = h("code", null, "••••••");

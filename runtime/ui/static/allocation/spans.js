@@ -9,7 +9,7 @@ export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", 
 // milliseconds since 1970; end is undefined if the span lasts, or unknownEnd is true and end is the last possible
 // time. task is "" for the allocation.
 
-// fromAPI converts the spans of the API. ended is true if nothing of the allocation can run any more.
+// fromAPI converts the spans of the API. ended is true if no task of the allocation can run again.
 export function fromAPI(spans, ended) {
   const all = (spans ?? []).map((s) => ({
     id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: exactTime(s.Start),
@@ -85,8 +85,9 @@ function waitsFor(name, tasks, states) {
     mine === "poststop" ? hook(t) === "" && !isDead(t) : false)).map((t) => t.Name);
 }
 
-// summary describes each task: [{task, state, text, slowest}]. state is a status of badge, slowest is the
-// longest span before the last start, undefined if there was no start.
+// summary describes each task: [{task, state, text, span, slowest, startText}]. state is a status of badge, and span is
+// the span that the text is about, if there is one. slowest is the longest span before the last start, and startText its
+// description; both are undefined if there was no start.
 export function summary(spans, tasks, states, now) {
   return tasks.map(({ Name: task }) => {
     const own = spans.filter((s) => s.task === task);

@@ -7,8 +7,9 @@ const rowHeight = 20, headHeight = 24, axisHeight = 26;
 const minSpan = 0.5; // milliseconds of the narrowest view
 const charWidth = 6.6;
 
-// timeChart creates a chart. select(span) is called when the user selects a span. The result has the element,
-// update(spans, now), view(from, to) and selectSpan(span). changed() is called when the user zooms or pans.
+// timeChart creates a chart. select(span) is called when the user selects a span. changed(mode) is called with "custom"
+// when the user zooms or pans, and with "all" when the user wants to see all spans. The result has the element,
+// update(spans, now), view(from, to), selectSpan(span), zoom(factor), move(parts of the view) and range.
 export function timeChart({ select, changed }, signal) {
   const tip = h("div", { class: "tip", hidden: true });
   const picture = svg("svg", {

@@ -159,7 +159,7 @@ export async function show(main, { alloc }, signal) {
   await Promise.all([
     watch(`/v1/allocation/${alloc.ID}`, signal, (value) => { current = value; if (spans.length) drawSituation(); }, showError),
     watch(`/v1/allocation/${alloc.ID}/timeline`, signal, async (value) => {
-      current = await get(`/v1/allocation/${alloc.ID}`, signal).catch(() => current);
+      current = await get(`/v1/allocation/${alloc.ID}`, signal).catch(() => current); // the other watch reports errors
       if (!signal.aborted) showSpans(value);
     }, showError),
   ]);

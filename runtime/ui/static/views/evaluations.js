@@ -1,4 +1,4 @@
-// The list of evaluations, and the page of one.
+// The list of evaluations, and the page of an evaluation.
 
 import { allocationColumns } from "../allocationtable.js";
 import { get, watch } from "../api.js";

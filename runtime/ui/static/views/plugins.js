@@ -10,7 +10,7 @@ export function show(main, parameters, signal) {
   document.title = "Plugins – nomad-lite";
   const page = h("div");
   main.append(h("h1", null, "Plugins"), page);
-  let jobs = new Map(); // allocations by id, of which the jobs are shown
+  let jobs = new Map(); // allocations by id; the page shows their jobs
   // The index of the plugins does not change with their calls: a wait of five seconds keeps the numbers of calls recent.
   return watch("/v1/agent/plugins", signal, async (report) => {
     if (report.Hooks?.some((hook) => hook.Allocs?.some((id) => !jobs.has(id)))) {

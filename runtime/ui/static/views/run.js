@@ -60,7 +60,7 @@ export async function show(main, { query }, signal) {
     }
   }, { signal });
 
-  // changed removes the plan, which is that of another text.
+  // changed removes the plan and the errors, which belong to an earlier text.
   function changed() {
     replace(result);
     replace(errors);
