@@ -42,7 +42,7 @@ function showList(main, query, signal) {
 function showOne(main, id, signal) {
   document.title = `Evaluation ${shortID(id)} – nomad-lite`;
   return watch(`/v1/evaluation/${encodeURIComponent(id)}?related=true`, signal, async (e) => {
-    const allocations = await get(`/v1/evaluation/${encodeURIComponent(id)}/allocations`, signal).catch(() => []);
+    const allocations = await get(`/v1/evaluation/${encodeURIComponent(id)}/allocations`, signal).catch(() => null); // the page shows the rest
     if (!signal.aborted) update(main, evaluation(e, allocations));
   }, showError);
 }
@@ -75,9 +75,15 @@ function evaluation(e, allocations) {
         .map(([key, title]) => ({ title, class: "number", cell: ([, counts]) => counts[key] ?? 0 })),
     ], plan, ([name]) => name)],
     h("h2", null, "Allocations"),
-    allocations.length ? table("Allocations",
-      [allocationColumns.id, allocationColumns.name, allocationColumns.status, allocationColumns.wanted], allocations, (a) => a.ID) : h("p", null, "This evaluation placed no allocation that still exists."),
+    placed(allocations),
     others.length > 0 && [h("h2", null, "Related evaluations"), table("Related evaluations",
       [evaluationColumns.id, evaluationColumns.reason, evaluationColumns.status, evaluationColumns.created], others, (o) => o.ID)],
   ];
+}
+
+// placed shows the allocations of an evaluation, null if they cannot be read.
+function placed(allocations) {
+  if (!allocations) return h("p", { class: "error" }, "The allocations cannot be read.");
+  if (allocations.length === 0) return h("p", null, "This evaluation placed no allocation that still exists.");
+  return table("Allocations", [allocationColumns.id, allocationColumns.name, allocationColumns.status, allocationColumns.wanted], allocations, (a) => a.ID);
 }
