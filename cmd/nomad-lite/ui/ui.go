@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
@@ -96,18 +95,20 @@ func openPath(ctx context.Context, o options, c *api.Client, path string, s *cli
 
 // openAddress opens an address without a secret, or prints it.
 func openAddress(o options, address string, s *cli.Streams) error {
-	if o.showURL {
-		return printAddress(o, address, s)
-	}
-	switch err := openBrowser(address); {
-	case errors.Is(err, errNoBrowser):
-		return printAddress(o, address, s)
-	case err != nil:
-		fmt.Fprintln(s.Err, "warning:", err)
+	if o.showURL || !openBrowserOrWarn(address, s) {
 		return printAddress(o, address, s)
 	}
 	_, err := fmt.Fprintf(s.Out, "Opening URL %q\n", address)
 	return err
+}
+
+// openBrowserOrWarn reports whether it has opened an address. It prints a warning if the browser has failed.
+func openBrowserOrWarn(address string, s *cli.Streams) bool {
+	err := openBrowser(address)
+	if err != nil && !errors.Is(err, errNoBrowser) {
+		fmt.Fprintln(s.Err, "warning:", err)
+	}
+	return err == nil
 }
 
 func printAddress(o options, address string, s *cli.Streams) error {
@@ -137,10 +138,7 @@ func openWithSecret(ctx context.Context, o options, address, secret string, s *c
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- g.serve(ctx, http.NotFoundHandler()) }()
-	if err := openBrowser(g.address()); err != nil {
-		if !errors.Is(err, errNoBrowser) {
-			fmt.Fprintln(s.Err, "warning:", err)
-		}
+	if !openBrowserOrWarn(g.address(), s) {
 		cancel()
 		return errors.Join(<-served, printAddress(o, target, s))
 	}
@@ -170,17 +168,9 @@ func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) er
 	g.target = target
 	served := make(chan error, 1)
 	go func() { served <- g.serve(ctx, page) }()
-	opened := errNoBrowser
-	if !o.showURL {
-		opened = openBrowser(g.address())
-	}
-	switch {
-	case opened == nil:
+	if !o.showURL && openBrowserOrWarn(g.address(), s) {
 		fmt.Fprintf(s.Out, "Opening URL %q\n", g.address())
-	case !errors.Is(opened, errNoBrowser):
-		fmt.Fprintln(s.Err, "warning:", opened)
-		fallthrough
-	default:
+	} else {
 		err = printAddress(o, target, s)
 	}
 	fmt.Fprintln(s.Err, "==> the agent listens only on its socket: this command serves its page until Ctrl-C")
@@ -195,10 +185,7 @@ var errIdle = errors.New("the session was idle")
 
 // createLoginSecret returns a one-time secret for the agent, "" if the agent requires no token.
 func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
-	var made struct {
-		Secret  string
-		Expires time.Time
-	}
+	var made struct{ Secret string }
 	if _, err := c.Raw().Write("/v1/agent/login/secret", nil, &made, apiclient.WriteOptions(ctx, "")); err != nil {
 		return "", apiclient.WrapError("log the browser in", err)
 	}
