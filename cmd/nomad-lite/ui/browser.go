@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// browserStartTime is how long a failure of the browser is waited for. Some browsers run until their window is closed.
+// browserStartTime is how long openBrowser waits for a failure of the browser. Some browsers run until their window is closed.
 const browserStartTime = 2 * time.Second
 
 var errNoBrowser = errors.New("no browser")

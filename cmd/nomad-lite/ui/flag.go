@@ -11,8 +11,8 @@ import (
 )
 
 // AddFlag adds the flag -ui to a command with connection flags. After the command, it opens the page that the command
-// has named with cli.SetPage, also if the command has failed since, or else listPage, unless that is empty. What the flag
-// prints goes to standard error, and the exit code is that of the command.
+// has named with cli.SetPage, also if the command has failed since, or else listPage, unless that is empty. The flag
+// prints to standard error, and does not change the exit code of the command.
 func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	run := cmd.RunE

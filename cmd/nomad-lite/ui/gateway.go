@@ -65,8 +65,8 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 		defer close(closed)
 		shutdownCtx, cancel := context.WithTimeout(context.Background(), time.Second) // a redirect that is being sent
 		defer cancel()
-		_ = server.Shutdown(shutdownCtx)
-		_ = server.Close()
+		_ = server.Shutdown(shutdownCtx) // Close ends the connections that exceed the timeout
+		_ = server.Close()               // the listener is closed already
 	})
 	err := server.Serve(g.listener)
 	if errors.Is(err, http.ErrServerClosed) {

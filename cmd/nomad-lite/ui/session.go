@@ -18,9 +18,10 @@ import (
 const (
 	// loginLifetime is how long the one-time secret of a session is valid.
 	loginLifetime = time.Minute
-	// sessionIdleTime is the time without a request after which a session ends. An open page has always a request.
+	// sessionIdleTime is the time without a request after which a session ends. A visible page that
+	// follows the state of the agent always has a request in progress.
 	sessionIdleTime = 10 * time.Minute
-	// handshakeTimeout is how long the first message of a websocket is waited for.
+	// handshakeTimeout is how long relay waits for the first message of a websocket.
 	handshakeTimeout = 10 * time.Second
 )
 
@@ -52,7 +53,7 @@ func newSession(socket string, idleTime time.Duration, end func()) *session {
 	}
 	s.forward = &httputil.ReverseProxy{
 		Transport:     transport,
-		FlushInterval: -1, // streams are sent on as they arrive
+		FlushInterval: -1, // streams are forwarded as they arrive
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", "agent"
 			r.Out.Host = r.In.Host
@@ -61,7 +62,7 @@ func newSession(socket string, idleTime time.Duration, end func()) *session {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
-				panic(http.ErrAbortHandler) // the session ends, or the browser has gone
+				panic(http.ErrAbortHandler) // the session ends, or the browser has disconnected
 			}
 			http.Error(w, "the agent does not answer: "+err.Error(), http.StatusBadGateway)
 		},
@@ -114,7 +115,7 @@ func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(struct{ Token string }{s.token}) // the browser may have gone
+	_ = json.NewEncoder(w).Encode(struct{ Token string }{s.token}) // the browser can have disconnected
 }
 
 // handshake is the first message of a websocket with the parameter ws_handshake.
@@ -131,6 +132,7 @@ func (s *session) relay(w http.ResponseWriter, r *http.Request) {
 		return // Accept has replied
 	}
 	defer browser.CloseNow()
+	// Errors of Close are ignored: CloseNow follows.
 	if err := s.checkHandshake(r, browser); err != nil {
 		_ = browser.Close(websocket.StatusPolicyViolation, err.Error())
 		return
@@ -181,7 +183,7 @@ func copyMessages(ctx context.Context, cancel context.CancelFunc, to, from *webs
 		if err != nil {
 			var closed websocket.CloseError
 			if errors.As(err, &closed) && closed.Code != websocket.StatusNoStatusRcvd {
-				_ = to.Close(closed.Code, closed.Reason)
+				_ = to.Close(closed.Code, closed.Reason) // relay closes the connection in any case
 			}
 			cancel()
 			return

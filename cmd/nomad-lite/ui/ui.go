@@ -18,12 +18,12 @@ import (
 )
 
 const uiHelp = `Open the web page of the agent in a browser, or the page about a job, an allocation or a
-node. The browser is the command in BROWSER, else the one of the desktop (xdg-open). Without a
-browser, the address is printed.
+node. The browser is the command in BROWSER, or xdg-open on a desktop. Without a browser, the
+address is printed.
 
 The page of an agent that listens only on its unix socket is served by this command on a
-loopback port, which only browsers of this user can use, until Ctrl-C or until the page has been
-closed for ten minutes.
+loopback port, which only browsers of this user can use, until Ctrl-C or until the page has sent
+no request for ten minutes, for example because it is closed or hidden.
 
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
