@@ -12,6 +12,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -32,7 +33,7 @@ func startBrowser(t testing.TB) *browser {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatalf("install chromium: %v", err)
 		}
-		t.Skipf("install chromium: %v", err)
+		t.Skipf("needs chromium, to show the pages of the agent: %v", err)
 	}
 	ctx, stop := chromedp.NewExecAllocator(context.Background(),
 		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900))...)
@@ -185,6 +186,32 @@ func (p *webPage) press(keys string) {
 func (p *webPage) setHidden(hidden bool) {
 	p.t.Helper()
 	eval[chromedp.Void](p, fmt.Sprintf(`{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`, hidden))
+}
+
+// setSize makes the window of the tab as large as a screen, in pixels.
+func (p *webPage) setSize(width, height int64) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// setDark makes the browser prefer the dark scheme of colours.
+func (p *webPage) setDark() {
+	p.t.Helper()
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}
+	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// disableCache makes the tab load all files of each page that it opens.
+func (p *webPage) disableCache() {
+	p.t.Helper()
+	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // text returns the text of the page.

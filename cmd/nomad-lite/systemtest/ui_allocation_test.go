@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -225,11 +224,7 @@ func TestUITimeline(t *testing.T) {
 		p.waitText(".situation li", "main pending: waits for the tasks init, hooked for")
 		p.waitText(".situation li", "hooked pending: waits for the hook script (prestart), which has been running for")
 		p.screenshot("timeline-stuck")
-		p.setSize(phoneWidth, phoneHeight)
-		p.screenshot("timeline-phone")
-		if wide := eval[int](p, `document.documentElement.scrollWidth`); wide > phoneWidth {
-			t.Errorf("the page is %d pixels wide", wide)
-		}
+		p.checkNarrow("timeline-phone")
 	})
 
 	t.Run("failing hook and hostile name", func(t *testing.T) {
@@ -241,19 +236,9 @@ func TestUITimeline(t *testing.T) {
 		p.waitText(".situation li", hostileName+" failed: never started. Last error: script (prestart)")
 		p.click("Show the error")
 		p.waitText(".span-details .error", "exit code 4")
-		dark(p)
+		p.setDark()
 		p.screenshot("timeline-failed-dark")
 	})
-}
-
-// dark makes the browser prefer the dark colours.
-func dark(p *webPage) {
-	p.t.Helper()
-	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}},
-	}); err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 func TestUILogsAndFiles(t *testing.T) {
@@ -375,7 +360,7 @@ func TestUILogsAndFiles(t *testing.T) {
 // unreliableNetwork forwards connections to an agent, and can be cut. Errors of its connections are ignored: each side
 // sees them as a lost connection.
 type unreliableNetwork struct {
-	address string // address at which the agent is reached through the network
+	address string // address is the address of the agent through the network
 
 	mu    sync.Mutex
 	isCut bool

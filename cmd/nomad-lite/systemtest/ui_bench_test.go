@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
@@ -71,9 +70,7 @@ func (p *webPage) recordJobTime(job string) {
 		window.jobShownAt = performance.now();
 		observer.disconnect();
 	}).observe(document, { childList: true, subtree: true, characterData: true })`, job)
-	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
-		p.t.Fatal(err)
-	}
+	p.disableCache()
 	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script}); err != nil {
 		p.t.Fatal(err)
 	}

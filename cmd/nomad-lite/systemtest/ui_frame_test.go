@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
 
@@ -114,7 +113,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	}
 }
 
-// startUICommand starts "nomad-lite ui" with a browser that stores the address which it is opened with. It returns the
+// startUICommand starts "nomad-lite ui" with a browser that stores the address in its argument. It returns the
 // command and the address.
 func startUICommand(t *testing.T, socket string, args ...string) (*exec.Cmd, string) {
 	t.Helper()
@@ -260,10 +259,8 @@ func TestUIFrame(t *testing.T) {
 	}
 
 	p.setSize(phoneWidth, phoneHeight)
-	dark(p)
-	if _, err := chromedp.Call(p.ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
-		t.Fatal(err)
-	}
+	p.setDark()
+	p.disableCache()
 	for i, href := range eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.getAttribute("href"))`) {
 		p.open(href)
 		p.waitFor(`document.querySelector("main h1") && (document.querySelector("main table, main p, main form"))`)

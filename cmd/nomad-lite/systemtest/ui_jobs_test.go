@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
@@ -143,14 +142,6 @@ func (p *webPage) checkNarrow(screenshot string) {
 	}
 	p.screenshot(screenshot)
 	p.setSize(1280, 900)
-}
-
-func (p *webPage) setSize(width, height int64) {
-	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
-	if err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 const uiJobText = `# comment of the author
