@@ -462,8 +462,11 @@ func (u *uiJobsTest) hiddenTab() {
 	p.waitText("td", "running")
 	eval[chromedp.Void](p, `{ window.requests = 0; const f = fetch; window.fetch = (...a) => { window.requests++; return f(...a) } }`)
 	p.setHidden(true)
-	// A refresh that has begun before ends first.
-	for eval[int](p, `new Promise((resolve) => { const before = window.requests; setTimeout(() => resolve(window.requests - before), 1000) })`) > 0 {
+	// A refresh that started before the tab was hidden sends its last requests.
+	for deadline := time.Now().Add(pageTimeout); eval[int](p, `new Promise((resolve) => { const before = window.requests; setTimeout(() => resolve(window.requests - before), 1000) })`) > 0; {
+		if time.Now().After(deadline) {
+			u.t.Fatalf("a hidden tab still sends requests after %v", pageTimeout)
+		}
 	}
 	eval[chromedp.Void](p, `{ window.requests = 0 }`)
 	u.scaleBehind("hidden")
