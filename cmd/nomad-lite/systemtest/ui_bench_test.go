@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"regexp"
@@ -90,10 +91,28 @@ func (a *benchAgent) measurePageMemory(b *testing.B, browsers []*browser, addres
 			opened = append(opened, tab)
 		}
 	}
-	time.Sleep(2 * time.Second) // the blocking queries of the pages wait
+	a.waitBlockingQueries(b, len(opened))
 	addBenchSample(b, "page memory", (a.liveMemory(b)-before)/1000, missingBaselineValue)
 	for _, tab := range opened {
 		tab.leave()
+	}
+}
+
+// waitBlockingQueries waits until the agent has a number of blocking queries in progress.
+func (a *benchAgent) waitBlockingQueries(b *testing.B, want int) {
+	b.Helper()
+	for deadline := time.Now().Add(pageTimeout); ; time.Sleep(20 * time.Millisecond) {
+		stacks, err := a.client.Agent().Lookup("goroutine", api.PprofOptions{Debug: 2}, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		count := bytes.Count(stacks, []byte("httpapi.(*request).blockingQuery("))
+		if count == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("the agent has %d blocking queries, want %d", count, want)
+		}
 	}
 }
 
@@ -118,7 +137,7 @@ func (a *benchAgent) liveMemory(b *testing.B) (sum float64) {
 	}
 	found := liveMemoryPattern.FindAllSubmatch(text, -1)
 	if len(found) != 2 {
-		b.Fatalf("the profile has %d sizes, want the sizes of the heap and the stacks", len(found))
+		b.Fatalf("the profile has %d sizes, want the sizes of the heap and of the stacks", len(found))
 	}
 	for _, size := range found {
 		bytes, err := strconv.Atoi(string(size[1]))
