@@ -31,7 +31,7 @@ func TestAllocationRequests(t *testing.T) { forEachTransport(t, testAllocationRe
 func testAllocationRequests(t *testing.T, s *testAgent) {
 	main := s.run("main", api.JobTypeService, "running",
 		newShellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+sleepForeverScript),
-		newShellTask("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+		newShellTask("init", "exit 0", inPrestart),
 	)
 	s.waitUntil("the main task runs", func() (string, bool) {
 		main = s.readAlloc(main.ID)
@@ -251,7 +251,7 @@ func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 	if plain.code != 200 || plain.body != "hello\n" || !strings.HasPrefix(plain.header.Get("Content-Type"), "text/plain") || plain.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
-	unstarted := s.run("unstarted", api.JobTypeService, "running", newShellTask("init", sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }), newShellTask("t", sleepForeverScript))
+	unstarted := s.run("unstarted", api.JobTypeService, "running", newShellTask("init", sleepForeverScript, inPrestart), newShellTask("t", sleepForeverScript))
 	silent := s.run("silent", api.JobTypeService, "running", newShellTask("t", sleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
 	for _, c := range []struct {
 		query string
@@ -634,10 +634,9 @@ func testStoppedAllocIsReplaced(t *testing.T, s *testAgent) {
 
 // The rules are RS-037 to RS-042 and RS-044, tested through the API. (checklist 26)
 func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
-	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
 		newShellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
-		newShellTask("done", "exit 0", never))
+		newShellTask("done", "exit 0", withoutRestart))
 	s.waitUntil("one task has ended", func() (string, bool) {
 		state := s.readAlloc(alloc.ID).TaskStates["done"].State
 		return state, state == "dead"

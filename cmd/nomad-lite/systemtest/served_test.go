@@ -158,6 +158,14 @@ func newShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	return task
 }
 
+// inPrestart makes a task a prestart task.
+func inPrestart(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }
+
+// withoutRestart makes a task fail at its first failure.
+func withoutRestart(t *api.Task) {
+	t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+}
+
 // sleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
 const sleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 

@@ -34,9 +34,7 @@ func TestUIAllocations(t *testing.T) {
 	}))
 	group.AddTask(newShellTask(hostileName, sleepForeverScript))
 	alloc := s.runGroup("web", "service", "running", group)
-	s.run("crash", "batch", "failed", newShellTask("boom", "echo before; echo last words >&2; exit 3", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
-	}))
+	s.run("crash", "batch", "failed", newShellTask("boom", "echo before; echo last words >&2; exit 3", withoutRestart))
 	crashed := s.waitAlloc("crash", "failed")
 
 	t.Run("list", func(t *testing.T) {
@@ -170,7 +168,7 @@ func TestUITimeline(t *testing.T) {
 
 	t.Run("slow hook", func(t *testing.T) {
 		alloc := s.run("slow", "service", "running",
-			newShellTask("init", "sleep 0.2", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+			newShellTask("init", "sleep 0.2", inPrestart),
 			newShellTask("main", "echo ready; echo warned >&2; "+sleepForeverScript, slowHook("sleep 1")))
 		s.waitUntil("main runs", func() (string, bool) {
 			state := s.readAlloc(alloc.ID).TaskStates["main"]
@@ -216,8 +214,8 @@ func TestUITimeline(t *testing.T) {
 
 	t.Run("task that does not start", func(t *testing.T) {
 		alloc := s.run("stuck", "service", "running",
-			newShellTask("init", "echo waiting for the database; "+sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
-			newShellTask("hooked", sleepForeverScript, slowHook("sleep 1000"), func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+			newShellTask("init", "echo waiting for the database; "+sleepForeverScript, inPrestart),
+			newShellTask("hooked", sleepForeverScript, slowHook("sleep 1000"), inPrestart),
 			newShellTask("main", sleepForeverScript))
 		b := &browser{t, b.ctx}
 		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/timeline")
@@ -228,9 +226,7 @@ func TestUITimeline(t *testing.T) {
 	})
 
 	t.Run("failing hook and hostile name", func(t *testing.T) {
-		alloc := s.run("broken", "batch", "failed", newShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), func(t *api.Task) {
-			t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
-		}))
+		alloc := s.run("broken", "batch", "failed", newShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), withoutRestart))
 		b := &browser{t, b.ctx}
 		p := b.openTab(s.address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.waitText(".situation li", hostileName+" failed: never started. Last error: script (prestart)")

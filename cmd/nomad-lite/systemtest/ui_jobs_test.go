@@ -213,19 +213,19 @@ func (u *uiJobsTest) edit() {
 	p.screenshot("definition")
 	p.click("Edit")
 	p.waitFor(`document.querySelector("#specification")?.value.startsWith("# comment") && document.querySelector("#variables").value.includes("2000")`)
-	u.scaleBehind("edited")
+	u.changeMeta("edited")
 	eval[chromedp.Void](p, `{ const e = document.querySelector("#specification"); e.value = e.value.replace("memory = 10", "memory = 99999999"); e.dispatchEvent(new Event("input")) }`)
 	p.click("Plan")
 	p.waitText(".diff .changed", `MemoryMB: "10" → "99999999"`)
 	p.waitText(".notice", "Not enough is left on this node: memory.")
-	u.scaleBehind("edited")
+	u.changeMeta("edited")
 	p.allowError("/v1/jobs") // the job has changed since the plan
 	p.click("Run")
 	p.waitText("main [role=alert]", "The agent rejects the job")
 }
 
-// scaleBehind changes a job while a page shows it.
-func (u *uiJobsTest) scaleBehind(id string) {
+// changeMeta changes a job while a page shows it.
+func (u *uiJobsTest) changeMeta(id string) {
 	u.t.Helper()
 	job, _, err := u.Jobs().Info(id, nil)
 	if err != nil {
@@ -469,7 +469,7 @@ func (u *uiJobsTest) hiddenTab() {
 		}
 	}
 	eval[chromedp.Void](p, `{ window.requests = 0 }`)
-	u.scaleBehind("hidden")
+	u.changeMeta("hidden")
 	u.waitJob("hidden", func(job *api.Job) bool { return *job.Version == 1 })
 	if n := eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(window.requests), 500))`); n > 0 {
 		u.t.Errorf("a hidden tab sent %d requests", n)

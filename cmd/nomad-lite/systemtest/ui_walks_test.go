@@ -13,13 +13,11 @@ func TestUIWalks(t *testing.T) {
 	s := startTestAgent(t, false)
 	b := startBrowser(t)
 
-	onePrestart := func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }
-	noRestart := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	shop := s.run("shop", "service", "running",
-		newShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", onePrestart),
+		newShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", inPrestart),
 		newShellTask("web", sleepForeverScript))
 	report := s.run("report", "service", "running", newShellTask("main", "echo ready; "+sleepForeverScript, slowHook("sleep 1.5")))
-	imported := s.run("import", "batch", "failed", newShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", noRestart))
+	imported := s.run("import", "batch", "failed", newShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", withoutRestart))
 	first := newUIJob("api", 1)
 	first.TaskGroups[0].Tasks[0].Env = map[string]string{"LOG_LEVEL": "info", "WORKERS": "4"}
 	second := newUIJob("api", 1)
