@@ -156,13 +156,27 @@ func startTokenProtectedAgent(t *testing.T, secure bool) *tokenProtectedAgent {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
+	data := filepath.Join(dir, "data")
+	cmd := exec.Command("nomad-lite", "agent", "-config", config, "-data-dir", data)
+	t.Cleanup(func() { // after the agent has exited
+		for _, p := range findNodeProcesses(data) {
+			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
+		}
+		assertNodeExited(t, data)
+	})
+	address := startAgentCommand(t, cmd, regexp.MustCompile(`agent is ready: https?://([^,]+)`))
+	return &tokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), address, secure}
+}
+
+// startAgentCommand starts an agent, and waits until its log has a match of ready. It returns the first group of the
+// match.
+func startAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	data := filepath.Join(dir, "data")
-	cmd := exec.Command("nomad-lite", "agent", "-config", config, "-data-dir", data)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -172,22 +186,9 @@ func startTokenProtectedAgent(t *testing.T, secure bool) *tokenProtectedAgent {
 		if err := cmd.Wait(); err != nil {
 			t.Error("the agent: ", err)
 		}
-		for _, p := range findNodeProcesses(data) {
-			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
-		}
-		assertNodeExited(t, data)
 	})
-	address := waitReady(t, log.Name(), `https?://([^,]+)`)
-	return &tokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), address, secure}
-}
-
-// waitReady waits until an agent whose standard error is the file log is ready. It returns the group of the regular
-// expression address, which matches the text after "agent is ready: ".
-func waitReady(t *testing.T, log, address string) string {
-	t.Helper()
-	ready := regexp.MustCompile(`agent is ready: ` + address)
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
-		text, _ := os.ReadFile(log) // an error means that nothing was logged
+		text, _ := os.ReadFile(log.Name()) // an error means that nothing was logged
 		if found := ready.FindSubmatch(text); found != nil {
 			return string(found[1])
 		}

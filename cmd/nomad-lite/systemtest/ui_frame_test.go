@@ -167,7 +167,7 @@ func TestUICommand(t *testing.T) {
 		dir := t.TempDir()
 		agent := exec.Command("nomad-lite", "agent", "-dev")
 		agent.Env = append(os.Environ(), workDirEnvVar+"="+dir, "TMPDIR="+dir)
-		socket := startSocketAgent(t, agent)
+		socket := startAgentCommand(t, agent, regexp.MustCompile(`agent is ready: unix://([^,]+`+agentsocket.FileName+`)`))
 		cmd, address := startUICommand(t, socket)
 		b := &browser{t, b.ctx}
 		p := b.openTab("", address)
@@ -193,27 +193,6 @@ func TestUICommand(t *testing.T) {
 			t.Errorf("the command: %v", err)
 		}
 	})
-}
-
-// startSocketAgent starts an agent that listens only on its socket, and returns the socket.
-func startSocketAgent(t *testing.T, cmd *exec.Cmd) string {
-	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
-		if err := cmd.Wait(); err != nil {
-			t.Error("the agent: ", err)
-		}
-	})
-	return waitReady(t, log.Name(), `unix://([^,]+`+agentsocket.FileName+`)`)
 }
 
 // unnamedElements is an expression: the interactive elements of the page without a name for screen readers, and the
