@@ -169,7 +169,7 @@ func TestUITimeline(t *testing.T) {
 	t.Run("slow hook", func(t *testing.T) {
 		alloc := s.run("slow", "service", "running",
 			newShellTask("init", "sleep 0.2", inPrestart),
-			newShellTask("main", "echo ready; echo warned >&2; "+sleepForeverScript, slowHook("sleep 1")))
+			newShellTask("main", "echo ready; echo warned >&2; "+sleepForeverScript, slowHook("sleep 5"))) // slower than init on a busy machine
 		s.waitUntil("main runs", func() (string, bool) {
 			state := s.readAlloc(alloc.ID).TaskStates["main"]
 			return state.State, state.State == "running"
