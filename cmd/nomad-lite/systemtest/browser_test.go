@@ -176,6 +176,12 @@ func (p *webPage) enter(selector, text string) {
 	p.press(text)
 }
 
+// choose selects the option with a value in a list that a CSS selector matches.
+func (p *webPage) choose(selector, value string) {
+	p.t.Helper()
+	eval[chromedp.Void](p, fmt.Sprintf(`{ const e = document.querySelector(%q); e.value = %q; e.dispatchEvent(new Event("change")) }`, selector, value))
+}
+
 // press sends keys to the element that has the focus; kb has the names of special keys.
 func (p *webPage) press(keys string) {
 	p.t.Helper()

@@ -59,7 +59,7 @@ func TestUIAllocations(t *testing.T) {
 		p.waitFor(`[...document.querySelectorAll(".chart-line")].some((l) => l.getAttribute("d")?.includes("L"))`)
 		p.screenshot("allocation")
 		p.click("Send a signal to the task main")
-		eval[chromedp.Void](p, `document.querySelector("dialog select").value = "SIGUSR1"`)
+		p.choose("dialog select", "SIGUSR1")
 		p.click("Send")
 		s.waitUntil("the task receives the signal", func() (string, bool) {
 			text, err := s.readLog(alloc, "main", "stdout", "start", 0)

@@ -220,7 +220,7 @@ func TestUIFrame(t *testing.T) {
 	}
 	titles := eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.textContent)`)
 	for _, title := range titles {
-		eval[int](p, `(document.querySelector("#top > a").focus(), 0)`)
+		eval[chromedp.Void](p, `document.querySelector("#top > a").focus()`)
 		for range len(titles) {
 			p.press("\t")
 			if eval[string](p, "document.activeElement.textContent") == title {

@@ -117,7 +117,7 @@ func (u *uiJobsTest) list() {
 	}
 	p.waitText("tr[data-key='default/list-hostile']", "stopped")
 	p.screenshot("jobs")
-	eval[chromedp.Void](p, `{ const e = document.querySelector("select[aria-label=Status]"); e.value = "stopped"; e.dispatchEvent(new Event("change")) }`)
+	p.choose("select[aria-label=Status]", "stopped")
 	p.waitFor(`document.querySelectorAll("tbody tr").length === 1 && location.search.includes("status=stopped")`)
 	p.open("/ui/jobs?text=list-&status=stopped")
 	p.waitText("tr[data-key='default/list-hostile']", hostileName)
@@ -320,7 +320,7 @@ func (u *uiJobsTest) versions() {
 	p.click("Revert")
 	p.waitText("h2", "Version 2 (current)")
 	p.waitText("section[data-key='2'] .removed", `Env[NEW]: "value"`)
-	eval[chromedp.Void](p, `{ const e = document.querySelector("#base"); e.value = "0"; e.dispatchEvent(new Event("change")) }`)
+	p.choose("#base", "0")
 	p.waitText("section[data-key='2']", "Nothing changes.")
 	p.allowError("/v1/job/versioned/submission") // the status 404 of a job that was submitted as JSON
 	p.open("/ui/jobs/run?job=versioned&version=1")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -47,7 +48,7 @@ func testNodePage(t *testing.T, s *testAgent, b *browser) {
 
 	p.click("Attributes")
 	p.waitFor(`[...document.querySelectorAll("details")].at(-1).open`)
-	eval[int](p, `(scrollTo(0, 200), document.querySelectorAll(".scroll")[0].focus(), 0)`)
+	eval[chromedp.Void](p, `{ scrollTo(0, 200); document.querySelectorAll(".scroll")[0].focus() }`)
 	p.click("Make ineligible")
 	p.waitText("dialog", "Further ones wait")
 	p.screenshot("node-dialog")
@@ -55,7 +56,7 @@ func testNodePage(t *testing.T, s *testAgent, b *browser) {
 	p.waitFor(`!document.querySelector("dialog")`)
 	p.click("Make ineligible")
 	p.waitFor(`document.querySelector("dialog")`)
-	eval[int](p, `(document.querySelector("dialog form button").click(), 0)`)
+	p.click("Make ineligible")
 	p.waitText(".badge", "ineligible")
 	if !eval[bool](p, `[...document.querySelectorAll("details")].at(-1).open`) {
 		t.Error("the attributes have closed when the page was redrawn")
@@ -66,7 +67,8 @@ func testNodePage(t *testing.T, s *testAgent, b *browser) {
 
 	p.click("Drain")
 	p.enter("#drain-minutes", "90")
-	eval[int](p, `(document.querySelector("dialog input[type=checkbox]").click(), document.querySelector("dialog form button").click(), 0)`)
+	p.do("select that system jobs continue", chromedp.Click(chromedp.CSS("dialog input[type=checkbox]")))
+	p.click("Drain")
 	p.waitText("dt", "Last drain")
 	if drain := s.readNode().LastDrain; drain == nil {
 		t.Error("the node was not drained")
@@ -77,7 +79,7 @@ func testNodePage(t *testing.T, s *testAgent, b *browser) {
 	})
 	p.click("Make eligible")
 	p.waitFor(`document.querySelector("dialog")`)
-	eval[int](p, `(document.querySelector("dialog form button").click(), 0)`)
+	p.click("Make eligible")
 	p.waitText(".badge", "eligible")
 	p.open("/ui/clients/00000000-0000-0000-0000-000000000000")
 	p.waitText("main", "This agent has no such node.")
@@ -129,7 +131,7 @@ func testVolumePages(t *testing.T, s *testAgent, b *browser, dir string) {
 	p.allowError("status of 404") // the page can learn of the deletion before it is left
 	p.click("Delete")
 	p.waitText("dialog", "stay on the disk")
-	eval[int](p, `(document.querySelector("dialog form button").click(), 0)`)
+	p.click("Delete")
 	p.waitFor(`location.pathname === "/ui/storage"`)
 	p.waitText("main", "No volumes.")
 	if _, _, err := s.HostVolumes().Get(created.Volume.ID, nil); err == nil {
@@ -208,7 +210,7 @@ func testVariablePages(t *testing.T, s *testAgent, b *browser) {
 	p.allowError("status of 404")
 	p.click("Delete")
 	p.waitText("dialog", "Its items are lost")
-	eval[int](p, `(document.querySelector("dialog form button").click(), 0)`)
+	p.click("Delete")
 	p.waitText("main", "No variables.")
 	p.open("/ui/variables/var/none/here@default")
 	p.waitText("main", "This page cannot be shown")
@@ -233,7 +235,7 @@ func testEventPage(t *testing.T, s *testAgent, b *browser) {
 	}
 	p.click("Continue")
 	p.waitText("td a", "later")
-	eval[int](p, `((e) => { e.value = "Node"; e.dispatchEvent(new Event("change")); return 0 })(document.querySelector("#topic"))`)
+	p.choose("#topic", "Node")
 	p.click("Clear")
 	p.waitFor(`document.querySelectorAll("tbody tr").length === 0`)
 	s.run("third", "batch", "complete", newShellTask("main", "exit 0"))
