@@ -176,10 +176,9 @@ func TestOtherWebSitesAreRejected(t *testing.T) {
 	}
 }
 
-// TestOtherUsersAreRejected needs root, to run a process as another user.
 func TestOtherUsersAreRejected(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+		t.Skip("needs root, to run a process as another user")
 	}
 	g, page := startSession(t)
 	program := filepath.Join(t.TempDir(), "fetch") // the directory of the test binary is closed to other users
