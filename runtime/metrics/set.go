@@ -123,6 +123,14 @@ func newFamily(d *Definition) *dto.MetricFamily {
 	return &dto.MetricFamily{Name: &name, Help: &d.Help, Type: &kind}
 }
 
+// tableName returns the name of a family's metric in the table, or the name of the family if the table does not have it.
+func tableName(f *dto.MetricFamily) string {
+	if d := byPrometheusName()[f.GetName()]; d != nil {
+		return d.Name
+	}
+	return f.GetName()
+}
+
 // Families returns the families in the order of their names.
 func (s *Set) Families() []*dto.MetricFamily {
 	all := make([]*dto.MetricFamily, 0, len(s.families))

@@ -40,10 +40,7 @@ func (e *StatsdEncoder) Lines(families []*dto.MetricFamily) []string {
 		}
 	}
 	for _, f := range families {
-		name := f.GetName()
-		if d := byPrometheusName()[name]; d != nil {
-			name = d.Name
-		}
+		name := tableName(f)
 		for _, m := range f.GetMetric() {
 			switch f.GetType() {
 			case dto.MetricType_COUNTER:

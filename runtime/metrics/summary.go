@@ -16,10 +16,7 @@ func Summary(families []*dto.MetricFamily, now time.Time) api.MetricsSummary {
 		Gauges:    []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
 	}
 	for _, f := range families {
-		name := f.GetName()
-		if d := byPrometheusName()[name]; d != nil {
-			name = d.Name
-		}
+		name := tableName(f)
 		for _, m := range f.GetMetric() {
 			labels := make(map[string]string, len(m.GetLabel()))
 			for _, p := range m.GetLabel() {
