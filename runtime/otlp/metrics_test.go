@@ -3,7 +3,6 @@ package otlp
 import (
 	"bytes"
 	"context"
-	"net"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -25,7 +24,7 @@ var agentStart = time.Unix(1000, 0)
 
 func openMetricsExporter(t testing.TB, c Config, logger hclog.Logger) *MetricsExporter {
 	t.Helper()
-	e, err := NewMetricsExporter(c, Agent{Version: "1.2.3", NodeID: "n", NodeName: "node"}, agentStart, logger)
+	e, err := NewMetricsExporter(c, testAgent, agentStart, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,12 +50,7 @@ func newReading() []*dto.MetricFamily {
 func TestMetricsOfBothProtocols(t *testing.T) {
 	for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
-			var c *otlptest.Collector
-			if protocol == ProtocolGRPC {
-				c = otlptest.NewGRPC(t)
-			} else {
-				c = otlptest.NewHTTP(t, nil)
-			}
+			c := otlptest.New(t, protocol)
 			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Metrics: true, Headers: map[string]string{"X-Key": "secret"}}.MetricsWithEnv(noEnv)
 			if warnings != nil {
 				t.Fatal(warnings)
@@ -105,21 +99,11 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 
 // A collector that is gone or does not answer costs an export its time, and no more.
 func TestMetricsOfUnusableCollectors(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	for _, address := range []string{silent.Addr().String(), closed.Addr().String()} {
+	for _, url := range []string{otlptest.SilentURL(t), otlptest.ClosedURL(t)} {
 		for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
-			t.Run(protocol+" "+address, func(t *testing.T) {
+			t.Run(protocol+" "+url, func(t *testing.T) {
 				t.Parallel()
-				e := openMetricsExporter(t, Config{URL: "http://" + address, Protocol: protocol}, hclog.NewNullLogger())
+				e := openMetricsExporter(t, Config{URL: url, Protocol: protocol}, hclog.NewNullLogger())
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
 				begin := time.Now()
@@ -232,18 +216,7 @@ func TestMetricsWithEnv(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, warnings := test.settings.MetricsWithEnv(mapEnv(test.env))
-			if len(got.Headers) == 0 {
-				got.Headers = nil
-			}
-			if len(got.ResourceAttributes) == 0 {
-				got.ResourceAttributes = nil
-			}
-			if !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
-			if text := strings.Join(warnings, "\n"); !strings.Contains(text, test.warning) || text != "" && test.warning == "" {
-				t.Errorf("warnings %q, want %q", text, test.warning)
-			}
+			checkConfig(t, got, warnings, test.want, test.warning)
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"reflect"
@@ -28,9 +27,11 @@ import (
 
 var testAlloc = &api.Allocation{ID: "01020304-0506-4708-890a-0b0c0d0e0f10", Name: "j.g[0]", Namespace: "default", JobID: "j", TaskGroup: "g"}
 
+var testAgent = Agent{Version: "1.2.3", NodeID: "n", NodeName: "node"}
+
 func openExporter(t testing.TB, c Config) *Exporter {
 	t.Helper()
-	e, err := New(c, Agent{Version: "1.2.3", NodeID: "n", NodeName: "node"}, hclog.NewNullLogger())
+	e, err := New(c, testAgent, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +48,7 @@ func newFile(t testing.TB, e *Exporter) *timeline.File {
 func TestSpansOfBothProtocols(t *testing.T) {
 	for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
-			collector := otlptest.NewGRPC
-			if protocol == ProtocolHTTP {
-				collector = func(t testing.TB) *otlptest.Collector { return otlptest.NewHTTP(t, nil) }
-			}
-			c := collector(t)
+			c := otlptest.New(t, protocol)
 			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Headers: map[string]string{"X-Key": "secret"}}.WithEnv(noEnv)
 			if warnings != nil {
 				t.Fatal(warnings)
@@ -210,29 +207,16 @@ func TestAnswersOfCollector(t *testing.T) {
 // A collector that is gone, does not answer or rejects everything costs the agent no time and limited
 // memory, and nothing remains of the exporter.
 func TestUnusableCollectors(t *testing.T) {
-	released := make(chan struct{})
-	hang := func(http.ResponseWriter, *http.Request) bool { <-released; return true }
-	fail := func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true }
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	hanging, failing := otlptest.NewHTTP(t, hang), otlptest.NewHTTP(t, fail)
-	defer close(released)
+	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	closedURL := otlptest.ClosedURL(t)
 	for _, test := range []struct {
 		name, url, protocol string
 		closeLimit          time.Duration
 	}{
-		{"connection refused", "http://" + closed.Addr().String(), ProtocolHTTP, time.Second},
-		{"connection refused over gRPC", "http://" + closed.Addr().String(), ProtocolGRPC, time.Second},
-		{"no answer", hanging.URL, ProtocolHTTP, closeTimeout + time.Second},
-		{"no answer over gRPC", "http://" + silent.Addr().String(), ProtocolGRPC, closeTimeout + time.Second},
+		{"connection refused", closedURL, ProtocolHTTP, time.Second},
+		{"connection refused over gRPC", closedURL, ProtocolGRPC, time.Second},
+		{"no answer", otlptest.NewHanging(t).URL, ProtocolHTTP, closeTimeout + time.Second},
+		{"no answer over gRPC", otlptest.SilentURL(t), ProtocolGRPC, closeTimeout + time.Second},
 		{"500", failing.URL, ProtocolHTTP, time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -350,6 +334,24 @@ func mapEnv(env map[string]string) func(string) string {
 	return func(name string) string { return env[name] }
 }
 
+// checkConfig compares a configuration, and checks that the warnings contain a text, and no secrets. Without the text
+// there must be no warnings.
+func checkConfig(t *testing.T, got Config, warnings []string, want Config, warning string) {
+	t.Helper()
+	if len(got.Headers) == 0 {
+		got.Headers = nil
+	}
+	if len(got.ResourceAttributes) == 0 {
+		got.ResourceAttributes = nil
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if text := strings.Join(warnings, "\n"); !strings.Contains(text, warning) || text != "" && warning == "" || strings.Contains(text, "s3cr3t") {
+		t.Errorf("warnings %q, want %q", text, warning)
+	}
+}
+
 func TestSettingsWithEnv(t *testing.T) {
 	const httpURL, grpcURL = "http://a:4318", "http://b:4317"
 	for _, test := range []struct {
@@ -395,18 +397,7 @@ func TestSettingsWithEnv(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, warnings := test.settings.WithEnv(mapEnv(test.env))
-			if len(got.Headers) == 0 {
-				got.Headers = nil
-			}
-			if len(got.ResourceAttributes) == 0 {
-				got.ResourceAttributes = nil
-			}
-			if !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
-			if text := strings.Join(warnings, "\n"); !strings.Contains(text, test.warning) || text != "" && test.warning == "" || strings.Contains(text, "s3cr3t") {
-				t.Errorf("warnings %q, want %q", text, test.warning)
-			}
+			checkConfig(t, got, warnings, test.want, test.warning)
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -213,12 +212,7 @@ func (n *tracedNode) readTimeline(alloc *api.Allocation) map[string]timeline.Spa
 func TestTraceOfJob(t *testing.T) {
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(strings.ReplaceAll(protocol, "/", "-"), func(t *testing.T) {
-			var collector *otlptest.Collector
-			if protocol == "grpc" {
-				collector = otlptest.NewGRPC(t)
-			} else {
-				collector = otlptest.NewHTTP(t, nil)
-			}
+			collector := otlptest.New(t, protocol)
 			n := newTracedNode(t, collector.URL, protocol)
 			alloc := n.register("../../../testdata/jobs/web.nomad.hcl")
 			n.awaitTask(alloc, "ask", "dead")
@@ -392,18 +386,10 @@ func findParent(spans map[string]*tracepb.Span, traceparent string) *tracepb.Spa
 // An agent whose collector is gone, does not answer or fails runs jobs as without one, and shuts down in
 // limited time.
 func TestAgentWithUnusableCollector(t *testing.T) {
-	released := make(chan struct{})
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusInternalServerError)
 		return true
 	})
-	hanging := otlptest.NewHTTP(t, func(http.ResponseWriter, *http.Request) bool { <-released; return true })
-	defer close(released)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
 	job := filepath.Join(t.TempDir(), "job.nomad.hcl")
 	if err := os.WriteFile(job, []byte(tracesTestJob), 0o600); err != nil {
 		t.Fatal(err)
@@ -411,8 +397,8 @@ func TestAgentWithUnusableCollector(t *testing.T) {
 	var without time.Duration
 	for _, test := range []struct{ name, endpoint string }{
 		{"without", ""},
-		{"gone", "http://" + closed.Addr().String()},
-		{"silent", hanging.URL},
+		{"gone", otlptest.ClosedURL(t)},
+		{"silent", otlptest.NewHanging(t).URL},
 		{"failing", failing.URL},
 	} {
 		cmd := exec.Command("nomad-lite", "run", job)
@@ -450,11 +436,8 @@ job "batch" {
 // a collector that does not answer.
 func BenchmarkTraces(b *testing.B) {
 	const count = 100
-	released := make(chan struct{})
-	hanging := otlptest.NewHTTP(b, func(http.ResponseWriter, *http.Request) bool { <-released; return true })
-	defer close(released)
 	for _, bench := range []struct{ name, endpoint string }{
-		{"none", ""}, {"collector", otlptest.NewHTTP(b, nil).URL}, {"silent", hanging.URL},
+		{"none", ""}, {"collector", otlptest.NewHTTP(b, nil).URL}, {"silent", otlptest.NewHanging(b).URL},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			settings := ""

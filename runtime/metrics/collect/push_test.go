@@ -155,12 +155,7 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 // does not wait long for a collector that does not answer.
 func TestPushOTLPSurvivesDeadCollector(t *testing.T) {
 	c := newCollector(t, &fakeNode{host: measuredHost})
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	e := openExporter(t, "http://"+silent.Addr().String(), 100*time.Millisecond)
+	e := openExporter(t, otlptest.SilentURL(t), 100*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.PushOTLP(ctx, e) })

@@ -68,6 +68,45 @@ func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool)
 	return c
 }
 
+// New starts a collector for a protocol, "grpc" or "http/protobuf", which ends with the test.
+func New(t testing.TB, protocol string) *Collector {
+	if protocol == "grpc" {
+		return NewGRPC(t)
+	}
+	return NewHTTP(t, nil)
+}
+
+// NewHanging starts a collector for OTLP over HTTP that receives requests and never answers. It ends with the test.
+func NewHanging(t testing.TB) *Collector {
+	released := make(chan struct{})
+	c := NewHTTP(t, func(http.ResponseWriter, *http.Request) bool { <-released; return true })
+	t.Cleanup(func() { close(released) })
+	return c
+}
+
+// SilentURL returns the URL of a port that accepts connections until the test ends, and never answers.
+func SilentURL(t testing.TB) string {
+	l := listen(t)
+	t.Cleanup(func() { l.Close() })
+	return "http://" + l.Addr().String()
+}
+
+// ClosedURL returns the URL of a port without a listener.
+func ClosedURL(t testing.TB) string {
+	l := listen(t)
+	l.Close()
+	return "http://" + l.Addr().String()
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // NewGRPC starts a collector for OTLP over gRPC, which ends with the test.
 func NewGRPC(t testing.TB) *Collector {
 	c := new(Collector)
@@ -87,10 +126,7 @@ func NewGRPC(t testing.TB) *Collector {
 		return stream.SendMsg(new(emptypb.Empty))
 	}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(handle))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	var served sync.WaitGroup
 	served.Go(func() {
 		if err := server.Serve(l); err != nil {
