@@ -159,6 +159,13 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
+// waitSpans returns when a collector has received a number of spans, or after ten seconds.
+func waitSpans(c *otlptest.Collector, count int) {
+	for deadline := time.Now().Add(10 * time.Second); len(c.Spans()) < count && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // A batch is sent again after an answer that allows it, and is lost after others.
 func TestAnswersOfCollector(t *testing.T) {
 	for _, test := range []struct {
@@ -190,9 +197,7 @@ func TestAnswersOfCollector(t *testing.T) {
 			r.RecordEvent("first", "", time.Now())
 			<-first
 			r.RecordEvent("second", "", time.Now())
-			for deadline := time.Now().Add(10 * time.Second); len(c.Spans()) < test.want && time.Now().Before(deadline); {
-				time.Sleep(10 * time.Millisecond)
-			}
+			waitSpans(c, test.want)
 			e.Close()
 			if got := len(c.Spans()); got != test.want {
 				t.Errorf("%d spans, want %d", got, test.want)
@@ -260,22 +265,26 @@ func TestUnusableCollectors(t *testing.T) {
 func TestCollectorReturns(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
+	refused := make(chan struct{}, 1)
 	c := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool {
-		if down.Load() {
-			w.WriteHeader(503)
+		if !down.Load() {
+			return false
 		}
-		return down.Load()
+		w.WriteHeader(503)
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return true
 	})
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
 	trace := e.Trace(testAlloc)
 	for range maxQueue {
 		trace.Export(timeline.Span{ID: "0102030405060708"})
 	}
-	time.Sleep(100 * time.Millisecond)
+	<-refused
 	down.Store(false)
-	for deadline := time.Now().Add(10 * time.Second); len(c.Spans()) < maxQueue && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	waitSpans(c, maxQueue)
 	if got := len(c.Spans()); got != maxQueue {
 		t.Errorf("%d spans, want %d", got, maxQueue)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,7 +24,9 @@ func (t *testTrace) ForTasks() bool                   { return t.forTasks }
 
 // A trace gets the same spans as the file, each once and with the same id, and calls get the context of their
 // spans.
-func TestTraceGetsSpansOfFile(t *testing.T) {
+func TestTraceGetsSpansOfFile(t *testing.T) { synctest.Test(t, testTraceGetsSpansOfFile) }
+
+func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
 	f := NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, trace, hclog.NewNullLogger())
 	r := f.Recorder("web", func(string) string { return "redacted" })
