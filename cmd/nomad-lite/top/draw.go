@@ -6,6 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
@@ -173,13 +175,13 @@ func (v *tableView) visible() []row {
 }
 
 // visibleAllocs returns the running allocations on the screen, also those of collapsed jobs.
-func (v *tableView) visibleAllocs() []allocKey {
-	var keys []allocKey
+func (v *tableView) visibleAllocs() []*api.Allocation {
+	var found []*api.Allocation
 	seen := map[string]bool{}
 	add := func(a *alloc) {
-		if a.running() && !seen[a.ID] && len(keys) < maxSampled {
+		if a.running() && !seen[a.ID] && len(found) < maxSampled {
 			seen[a.ID] = true
-			keys = append(keys, allocKey{a.ID, a.Namespace, a.NodeID})
+			found = append(found, requestAlloc(a))
 		}
 	}
 	for _, r := range v.visible() {
@@ -192,7 +194,7 @@ func (v *tableView) visibleAllocs() []allocKey {
 			}
 		}
 	}
-	return keys
+	return found
 }
 
 // current returns the selected row, or false if the table is empty.

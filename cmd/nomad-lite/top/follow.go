@@ -140,26 +140,23 @@ type sample struct {
 	usage   *api.AllocResourceUsage
 }
 
-// allocKey identifies an allocation in requests.
-type allocKey struct{ id, namespace, nodeID string }
-
 // parallelSamples is the number of allocations whose usage is requested at the same time.
 const parallelSamples = 4
 
 // readUsage requests the resource usage of allocations. An allocation that cannot be read has no usage. readUsage
 // calls cleanup before a panic of one of its goroutines ends the process.
-func readUsage(ctx context.Context, c *api.Client, allocs []allocKey, cleanup func()) []sample {
+func readUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanup func()) []sample {
 	samples := make([]sample, len(allocs))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	work := func() {
 		for i := range next {
 			a := allocs[i]
-			used, err := c.Allocations().Stats(&api.Allocation{ID: a.id, NodeID: a.nodeID}, apiclient.QueryOptions(ctx, a.namespace))
+			used, err := c.Allocations().Stats(a, apiclient.QueryOptions(ctx, a.Namespace))
 			if err != nil {
 				used = nil
 			}
-			samples[i] = sample{a.id, used}
+			samples[i] = sample{a.ID, used}
 		}
 	}
 	for range min(parallelSamples, len(allocs)) {

@@ -89,13 +89,13 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 func printOnce(ctx context.Context, c *api.Client, listed *lists, o options, s *cli.Streams) error {
 	state := newCluster()
 	state.replace(listed.jobs, listed.allocs)
-	var keys []allocKey
+	var running []*api.Allocation
 	for _, a := range state.allocs {
 		if a.running() {
-			keys = append(keys, allocKey{a.ID, a.Namespace, a.NodeID})
+			running = append(running, requestAlloc(a))
 		}
 	}
-	for _, used := range readUsage(ctx, c, keys, func() {}) {
+	for _, used := range readUsage(ctx, c, running, func() {}) {
 		state.setUsage(used.allocID, used.usage)
 	}
 	rows := (&table{sort: byName, all: o.all}).rows(state)

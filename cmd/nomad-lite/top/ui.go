@@ -266,15 +266,15 @@ func (u *ui) sample(ctx context.Context) {
 		return
 	}
 	u.view.wantSample = false
-	keys := u.view.visibleAllocs()
-	if len(keys) == 0 {
+	allocs := u.view.visibleAllocs()
+	if len(allocs) == 0 {
 		return
 	}
 	u.sampling = true
 	u.background(ctx, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 		defer cancel()
-		samples := readUsage(ctx, u.client, keys, u.screen.Leave)
+		samples := readUsage(ctx, u.client, allocs, u.screen.Leave)
 		return func() {
 			u.sampling = false
 			for _, s := range samples {
