@@ -98,7 +98,7 @@ func (f *FullScreen) Draw(lines []string) error {
 		b.WriteString(eraseAll)
 	}
 	for i, line := range lines {
-		if i >= len(f.drawn) && f.drawn == nil && line == "" || i < len(f.drawn) && f.drawn[i] == line {
+		if f.drawn == nil && line == "" || i < len(f.drawn) && f.drawn[i] == line {
 			continue
 		}
 		fmt.Fprintf(&b, "\x1b[%d;1H%s%s", i+1, eraseLine, line)
