@@ -201,11 +201,10 @@ func newJobStub(id, status string) *api.JobListStub {
 	return &api.JobListStub{ID: id, Name: id, Namespace: "default", Type: "service", Status: status, ModifyIndex: 50}
 }
 
-// fillAgent gives the agent three jobs. Their rows are: api, its allocation, its tasks server and side; batch, its failed
+// newFilledAgent returns an agent with three jobs. Their rows are: api, its allocation, its tasks server and side; batch, its failed
 // allocation, its task; web, two allocations with one task each.
-func fillAgent(f *fakeAgent) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func newFilledAgent(t *testing.T) *fakeAgent {
+	f := newFakeAgent(t)
 	first := newStub(1, "api", "api", 0, "server", "side")
 	first.AllocatedResources = &api.AllocatedResources{Shared: api.AllocatedSharedResources{Ports: []api.PortMapping{{Label: "http", Value: 8080, HostIP: "127.0.0.1"}}}}
 	first.TaskStates["side"].Restarts = 4
@@ -219,6 +218,7 @@ func fillAgent(f *fakeAgent) {
 	f.jobs = []*api.JobListStub{newJobStub("web", "running"), newJobStub("api", "running"), newJobStub("batch", "dead")}
 	f.jobs[2].Type = "batch"
 	f.allocs = []*api.AllocationListStub{newStub(4, "web", "web", 1, "nginx"), newStub(3, "web", "web", 0, "nginx"), first, failed, replaced}
+	return f
 }
 
 // session is a running command on a pseudo-terminal.

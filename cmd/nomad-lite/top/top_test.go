@@ -29,8 +29,7 @@ const hostileText = "ev\x1b[2J\x1b]0;title\x07\x1b(0\x1b[5;5H\u009b2J\u202eil\r\
 
 // TestGoldenScreens compares whole screens of several widths, with wide, combining and hostile characters.
 func TestGoldenScreens(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	wide := newStub(7, "日本語ジョブ", "グループ", 0, "タスク", "cafe\u0301"+strings.Repeat("\u0301", 50), "🚀")
 	wide.TaskStates["タスク"] = runningState("Driver", "日本語のメッセージ "+strings.Repeat("長い", 100))
 	hostile := newStub(8, hostileText, hostileText, 0, hostileText)
@@ -49,16 +48,21 @@ func TestGoldenScreens(t *testing.T) {
 
 // TestVeryNarrowTerminal checks that no size of the terminal ends the command.
 func TestVeryNarrowTerminal(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 80, 24)
+	s := startSession(t, newFilledAgent(t), 80, 24)
 	for _, size := range [][2]int{{20, 5}, {3, 3}, {1, 1}, {300, 2}} {
 		s.resize(size[0], size[1])
-		s.press("j?q/x\x1b")
-		time.Sleep(20 * time.Millisecond)
+		s.press("j?q/x")
+		s.wait("the filter", func(screen string) bool { return strings.HasSuffix(screen, "_\n") })
+		s.press("\x1b")
+		s.wait("the keys", func(screen string) bool { return strings.HasPrefix(lastRow(screen), "?") })
 	}
 	s.resize(80, 24)
 	s.waitFor("MEMORY")
+}
+
+func lastRow(screen string) string {
+	screen = strings.TrimSuffix(screen, "\n")
+	return screen[strings.LastIndexByte(screen, '\n')+1:]
 }
 
 func (s *session) resize(columns, rows int) {
@@ -74,9 +78,7 @@ func (s *session) resize(columns, rows int) {
 }
 
 func TestResize(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 140, 24)
+	s := startSession(t, newFilledAgent(t), 140, 24)
 	s.waitFor("PORTS")
 	s.resize(50, 10)
 	s.wait("a narrow table", func(screen string) bool {
@@ -89,9 +91,7 @@ func TestResize(t *testing.T) {
 }
 
 func TestMovement(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 80, 8) // five rows of the table
+	s := startSession(t, newFilledAgent(t), 80, 8) // five rows of the table
 	s.waitSelected("api")
 	for _, step := range []struct{ keys, selected string }{
 		{"j", "api[0]"}, {"\x1b[B", "server"}, {"\x1b[A", "api[0]"}, {"k", "- api"}, {"k", "- api"},
@@ -104,9 +104,7 @@ func TestMovement(t *testing.T) {
 }
 
 func TestCollapse(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 80, 24)
+	s := startSession(t, newFilledAgent(t), 80, 24)
 	s.press("j\r") // the allocation of api
 	s.wait("a collapsed allocation", func(screen string) bool {
 		return strings.Contains(screen, "+ api[0]") && !strings.Contains(screen, "    server")
@@ -137,8 +135,7 @@ func jobOrder(screen string) string {
 }
 
 func TestSort(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	f.allocs[0].TaskStates["nginx"].StartedAt = started.Add(-time.Hour)
 	s := startSession(t, f, 100, 24)
 	s.waitFor("10 MiB") // both jobs have samples: api 10 MiB, web 10 MiB
@@ -161,9 +158,7 @@ func TestSort(t *testing.T) {
 }
 
 func TestFilter(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 100, 24)
+	s := startSession(t, newFilledAgent(t), 100, 24)
 	s.press("/SIDx")
 	s.waitFor("Filter: SIDx_")
 	s.waitFor("No row contains this text")
@@ -184,9 +179,7 @@ func TestFilter(t *testing.T) {
 }
 
 func TestShowEnded(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 100, 24)
+	s := startSession(t, newFilledAgent(t), 100, 24)
 	s.waitGone("00000009")
 	s.press("a")
 	s.waitFor("web[1] 00000009")
@@ -195,9 +188,7 @@ func TestShowEnded(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
-	s := startSession(t, f, 80, 30)
+	s := startSession(t, newFilledAgent(t), 80, 30)
 	s.press("?")
 	s.waitFor("Ctrl-Z  suspend")
 	s.compareGolden("help")
@@ -206,8 +197,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	var many strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&many, "line %d\n", i)
@@ -236,8 +226,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestTimeline(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	f.timeline = `{"AllocID":"00000001-x","Spans":[{"Kind":"driver","Task":"server","Name":"StartTask\u001b[2J","Plugin":"raw_exec","Start":"2026-01-01T00:00:00Z","End":"2026-01-01T00:00:01Z"}]}`
 	s := startSession(t, f, 100, 20)
 	s.press("t")
@@ -252,8 +241,7 @@ func TestTimeline(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	s := startSession(t, f, 100, 20)
 	s.press("r")
 	s.waitFor("nomad-lite job restart api")
@@ -274,8 +262,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	s := startSession(t, f, 100, 20)
 	s.press("jjs")
 	s.waitFor("a task is stopped with its allocation")
@@ -301,8 +288,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	s := startSession(t, f, 140, 24)
 	s.press("jjj") // the task side
 	change := &api.Allocation{
@@ -327,8 +313,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestLostAgent(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	s := startSession(t, f, 100, 24)
 	f.sendEvent(api.TopicJob, map[string]any{}) // the stream is open
 	f.setRefuse(true)
@@ -349,8 +334,7 @@ func TestLostAgent(t *testing.T) {
 }
 
 func TestExitRestoresTerminal(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	for name, leave := range map[string]func(*session){
 		"q":                 func(s *session) { s.press("q") },
 		"Ctrl-C":            func(s *session) { s.press("\x03") },
@@ -415,8 +399,7 @@ func TestPanicRestoresTerminal(t *testing.T) {
 		"the main goroutine":    {"loop", "\r"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFakeAgent(t)
-			fillAgent(f)
+			f := newFilledAgent(t)
 			master, tty, err := pty.Open()
 			if err != nil {
 				t.Fatal(err)
@@ -463,8 +446,7 @@ func TestPanicRestoresTerminal(t *testing.T) {
 }
 
 func TestNoColour(t *testing.T) {
-	f := newFakeAgent(t)
-	fillAgent(f)
+	f := newFilledAgent(t)
 	for _, noColour := range []string{"", "1"} {
 		t.Run("NO_COLOR="+noColour, func(t *testing.T) {
 			t.Setenv("NO_COLOR", noColour)

@@ -23,7 +23,6 @@ type Grid struct {
 	modes         map[string]bool // modes that were switched on or off, by number
 	attributes    string          // sequence of the present colour
 	faults        []string
-	writes        int // bytes written so far
 }
 
 type gridCell struct {
@@ -42,7 +41,6 @@ func NewGrid(columns, rows int) *Grid {
 func (g *Grid) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.writes += len(p)
 	rest := append(g.partial, p...)
 	g.partial = nil
 	for len(rest) > 0 {
@@ -199,11 +197,4 @@ func (g *Grid) Faults() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.faults)
-}
-
-// Written returns the number of bytes written so far.
-func (g *Grid) Written() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.writes
 }
