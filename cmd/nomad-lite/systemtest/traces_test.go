@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -90,7 +89,9 @@ func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 			}
 		}
 		assertNodeExited(t, n.path("d"))
-		_ = os.RemoveAll(dir) // after a failed test the directory can have mounts
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
 	})
 	config := fmt.Sprintf(tracesTestConfig, n.path("hook"), endpoint, protocol)
 	if err := os.WriteFile(n.path("agent.hcl"), []byte(config), 0o600); err != nil {
@@ -177,9 +178,10 @@ func (n *tracedNode) register(file string) *api.Allocation {
 		n.Fatalf("job run: %v\n%s", err, out)
 	}
 	var allocs []*api.AllocationListStub
-	n.await("the job has an allocation", func() (found bool) {
-		allocs, _, _ = n.client.Allocations().List(nil)
-		return len(allocs) == 1
+	n.await("the job has an allocation", func() bool {
+		var err error
+		allocs, _, err = n.client.Allocations().List(nil)
+		return err == nil && len(allocs) == 1
 	})
 	return &api.Allocation{ID: allocs[0].ID}
 }
@@ -207,6 +209,44 @@ func (n *tracedNode) readTimeline(alloc *api.Allocation) map[string]timeline.Spa
 	return spans
 }
 
+// awaitExport waits until all ended spans of an allocation are in its file and at the collector, because a killed agent
+// loses others. It returns the time line.
+func (n *tracedNode) awaitExport(alloc *api.Allocation, collector *otlptest.Collector) (spans map[string]timeline.Span) {
+	n.Helper()
+	n.await("the spans are exported", func() bool {
+		spans = n.readTimeline(alloc)
+		written, err := os.ReadFile(n.path("d/alloc/" + alloc.ID + "/.timeline"))
+		if err != nil {
+			return false // the first spans are not written yet
+		}
+		exported := make(map[string]bool)
+		for _, s := range collector.Spans() {
+			exported[hex.EncodeToString(s.GetSpanId())] = true
+		}
+		for id, s := range spans {
+			if s.End.IsZero() {
+				continue
+			}
+			if !strings.Contains(string(written), id) || !exported[exportedID(alloc, s)] {
+				return false
+			}
+		}
+		return true
+	})
+	return spans
+}
+
+// exportedID returns the id of a span in the trace: the span of the placement is the root.
+func exportedID(alloc *api.Allocation, s timeline.Span) string {
+	if s.Name == timeline.Placement {
+		return rootSpanID(alloc)
+	}
+	return s.ID
+}
+
+// rootSpanID returns the id of the root span, which is the second half of the trace id.
+func rootSpanID(alloc *api.Allocation) string { return strings.ReplaceAll(alloc.ID, "-", "")[16:] }
+
 // The trace of the README's job has all spans of its time line, over both protocols and when the agent is
 // killed, and plugins and tasks get its context.
 func TestTraceOfJob(t *testing.T) {
@@ -218,8 +258,7 @@ func TestTraceOfJob(t *testing.T) {
 			n.awaitTask(alloc, "ask", "dead")
 			environ := readTaskEnviron(t, n, alloc, "server")
 
-			time.Sleep(1500 * time.Millisecond) // a killed agent loses the spans of its last second
-			before := n.readTimeline(alloc)
+			before := n.awaitExport(alloc, collector)
 			n.stop(syscall.SIGKILL)
 			n.start()
 			n.awaitTask(alloc, "server", "running")
@@ -273,7 +312,10 @@ func TestTraceOfJob(t *testing.T) {
 				t.Errorf("the task got the context %s of %v", environ["TRACEPARENT"], s)
 			}
 
-			text, _ := json.Marshal(self)
+			text, err := json.Marshal(self)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if strings.Contains(string(text), "s3cr3t") || strings.Contains(n.log, "s3cr3t") {
 				t.Error("a header is in the log or in /v1/agent/self")
 			}
@@ -318,18 +360,15 @@ func hasSpan(spans map[string]timeline.Span, name string) bool {
 func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]timeline.Span, alloc *api.Allocation) map[string]*tracepb.Span {
 	t.Helper()
 	traceID := strings.ReplaceAll(alloc.ID, "-", "")
-	root := traceID[16:]
-	recorded = maps.Clone(recorded)
-	for id, s := range recorded {
-		if s.Name == timeline.Placement {
-			delete(recorded, id)
-			recorded[root] = s
-		}
+	root := rootSpanID(alloc)
+	byExportedID := make(map[string]timeline.Span)
+	for _, s := range recorded {
+		byExportedID[exportedID(alloc, s)] = s
 	}
 	exported := make(map[string]*tracepb.Span)
 	for _, s := range spans {
 		id, parent := hex.EncodeToString(s.GetSpanId()), hex.EncodeToString(s.GetParentSpanId())
-		was, found := recorded[id]
+		was, found := byExportedID[id]
 		if !found || exported[id] != nil {
 			t.Errorf("span %q of %v was exported, and is in the time line: %v", s.GetName(), otlptest.Attributes(s), found)
 		}
@@ -351,7 +390,7 @@ func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]timel
 			t.Errorf("span %q lasted %v, in the time line %v", s.GetName(), got, was.End.Sub(was.Start))
 		}
 	}
-	for id, s := range recorded {
+	for id, s := range byExportedID {
 		if exported[id] == nil && !s.End.IsZero() {
 			t.Errorf("not exported: %+v", s)
 		}
@@ -383,8 +422,8 @@ func findParent(spans map[string]*tracepb.Span, traceparent string) *tracepb.Spa
 	return s
 }
 
-// An agent whose collector is gone, does not answer or fails runs jobs as without one, and shuts down in
-// limited time.
+// An agent whose collector is unreachable, does not answer or fails runs jobs like an agent without a collector, and
+// shuts down in limited time.
 func TestAgentWithUnusableCollector(t *testing.T) {
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -432,7 +471,7 @@ job "batch" {
 }
 `
 
-// BenchmarkTraces measures how long 100 allocations take to complete, without a collector, with one, and with
+// BenchmarkTraces measures how long 100 allocations take to complete: without a collector, with a collector, and with
 // a collector that does not answer.
 func BenchmarkTraces(b *testing.B) {
 	const count = 100
