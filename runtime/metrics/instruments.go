@@ -11,17 +11,17 @@ import (
 )
 
 // Instruments are the metrics that other packages update when something happens. They belong to the process: agents in
-// one process share them, as they share those of the Go runtime. Each is made on first use.
+// one process share them, as they share the metrics of the Go runtime. Each is made on first use.
 var (
 	// AllocationStarts has the time from the creation of an allocation until it runs.
 	AllocationStarts = newTimer("nomad_lite_allocation_start_duration_seconds")
 
-	// HookCalls has the calls of hooks, HookFailures those that failed, by hook and hook point.
+	// HookCalls has the calls of hooks, HookFailures the failed calls, by hook and hook point.
 	HookCalls    = newTimer("nomad_lite_hook_duration_seconds")
 	HookFailures = newCounter("nomad_lite_hook_failures_total")
 
-	// TaskStarts has the attempts to start a process of a task, TaskRuns the started processes, TaskOOMKills those that
-	// ended because of their memory limit. TaskCompletions and TaskFailures have the ends of tasks that are not restarted.
+	// TaskStarts has the attempts to start a process of a task, TaskRuns the started processes, TaskOOMKills the processes
+	// that ended because of their memory limit. TaskCompletions and TaskFailures have the ends of tasks that are not restarted.
 	TaskStarts      = newCounter("nomad.client.allocs.start")
 	TaskRuns        = newCounter("nomad.client.allocs.running")
 	TaskOOMKills    = newCounter("nomad.client.allocs.oom_killed")
@@ -77,7 +77,7 @@ func newTimer(name string) *Timer {
 	return t
 }
 
-// Observe adds a duration. The values are those of the labels of the table except host, in its order.
+// Observe adds a duration. The values belong to the labels of the table except host, in its order.
 func (t *Timer) Observe(d time.Duration, values ...string) {
 	t.series.get(values).Observe(max(d, 0).Seconds())
 }
@@ -101,7 +101,7 @@ func newCounter(name string) *Count {
 	return c
 }
 
-// Add increases the counter by n, which must not be negative. The values are those of the labels of the table
+// Add increases the counter by n, which must not be negative. The values belong to the labels of the table
 // except host, in its order.
 func (c *Count) Add(n int, values ...string) { c.series.get(values).Add(float64(n)) }
 
@@ -151,7 +151,7 @@ func (s *limitedSeries[T]) add(k [4]string, count int) T {
 	return series
 }
 
-// ObservePluginCall counts a call of a plugin process. The method is that of gRPC, with its service. WaitTask is not
+// ObservePluginCall counts a call of a plugin process. The method is the full name of gRPC, with the service. WaitTask is not
 // counted, because it lasts as long as the task.
 func ObservePluginCall(plugin, method string, d time.Duration, failed bool) {
 	name := path.Base(method)

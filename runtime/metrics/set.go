@@ -54,7 +54,7 @@ func NewSet(s *Settings) *Set {
 	return &Set{settings: s, families: make(map[string]*dto.MetricFamily), seen: make(map[string]bool)}
 }
 
-// AddInstruments adds the instruments of the process. Those with the label host get its value from host.
+// AddInstruments adds the instruments of the process. The label host, if an instrument has it, gets the value host.
 func (s *Set) AddInstruments(host string) {
 	for _, f := range gatherInstruments() {
 		d := byPrometheusName()[f.GetName()]

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Settings select metrics and their labels. They are those of the telemetry block. The zero value selects all
-// metrics.
+// Settings select metrics and their labels, as the telemetry block does. The zero value selects all metrics.
 type Settings struct {
 	OmitPrometheusFormat     bool // the Prometheus format is not served
 	OmitNodeMetrics          bool // no metrics of the machine

@@ -21,7 +21,7 @@ func TestStatsdLines(t *testing.T) {
 		restarts, unallocated float64
 		want                  string
 	}{
-		{5, 1.5, "nomad.client.unallocated.cpu.a_example:1.5|g\n"}, // the restarts are those of an earlier agent
+		{5, 1.5, "nomad.client.unallocated.cpu.a_example:1.5|g\n"}, // an earlier agent has counted the restarts
 		{7, -1, "nomad.client.allocs.restart.a_example.web:2|c\nnomad.client.unallocated.cpu.a_example:0|g\nnomad.client.unallocated.cpu.a_example:-1|g\n"},
 		{7, 0, "nomad.client.unallocated.cpu.a_example:0|g\n"},
 		{3, 0, "nomad.client.allocs.restart.a_example.web:3|c\nnomad.client.unallocated.cpu.a_example:0|g\n"}, // a process counts from zero

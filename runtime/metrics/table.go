@@ -37,7 +37,7 @@ func (d *Definition) PrometheusName() string {
 // FindByPrometheusName returns the definition with a name in Prometheus' formats, nil if there is none.
 func FindByPrometheusName(name string) *Definition { return byPrometheusName()[name] }
 
-// eventLabels returns the labels that an event has values for: the host is that of the agent.
+// eventLabels returns the labels that an event has values for: all except host, which is the same for all events.
 func (d *Definition) eventLabels() []string {
 	return slices.DeleteFunc(slices.Clone(d.Labels), func(name string) bool { return name == hostLabelName })
 }

@@ -78,7 +78,7 @@ func (r *reading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocati
 	}
 }
 
-// waitsForPrevious reports whether a pending allocation waits for the end of the one that it replaces.
+// waitsForPrevious reports whether a pending allocation waits for the end of the allocation that it replaces.
 func waitsForPrevious(s *store.Snapshot, alloc *api.Allocation) bool {
 	id := alloc.PreviousAllocation
 	return id != "" && s.Allocation(nil, id) != nil && !s.AllocationEnded(id)

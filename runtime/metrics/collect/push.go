@@ -65,7 +65,7 @@ func (c *Collector) export(ctx context.Context, e *otlp.MetricsExporter, timeout
 	}
 }
 
-// updateSenders returns a sender for each sink. It keeps those of sinks that have not changed, and closes the others.
+// updateSenders returns a sender for each sink. It keeps the senders of unchanged sinks, and closes the others.
 func updateSenders(old []*sender, sinks []metrics.Sink) (senders []*sender) {
 	for _, sink := range sinks {
 		if sink.Address == "" {
@@ -132,7 +132,7 @@ func (s *sender) close() {
 // only some of the packets.
 const minWarningInterval = 10 * time.Minute
 
-// report counts a failure, and logs it if the last one was long ago.
+// report counts a failure, and logs it if the last warning was long ago.
 func (s *sender) report(err error, logger hclog.Logger) {
 	if err == nil {
 		return

@@ -31,7 +31,9 @@ func startPush(t *testing.T, c *Collector) {
 // receiveUntil receives packets until they contain a text.
 func receiveUntil(t *testing.T, l net.PacketConn, want string) {
 	t.Helper()
-	_ = l.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if err := l.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	var all strings.Builder
 	b := make([]byte, 64<<10)
 	for !strings.Contains(all.String(), want) {
@@ -96,12 +98,14 @@ func TestPushSurvivesUnreachableSinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second connection replaces one that was closed
+	for range 2 { // the sender replaces the first connection, which was closed
 		conn, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
 		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "nomad.") {
 			t.Errorf("statsite received %q, %v", line, err)
 		}

@@ -40,7 +40,7 @@ func (r *reading) taskLabels(alloc *api.Allocation, task string) metrics.Labels 
 	return labels
 }
 
-// taskMetadata returns the metadata of a task, with that of its group and job.
+// taskMetadata returns the metadata of a task, its group and its job.
 func taskMetadata(alloc *api.Allocation, name string) map[string]string {
 	if alloc.Job == nil {
 		return nil
@@ -63,8 +63,7 @@ const (
 )
 
 // metadataLabels returns metadata as names and values of labels. Characters that a name cannot have become
-// underscores. Keys are omitted if their names are too long or
-// exist already.
+// underscores. Keys are omitted if their names are too long or exist already.
 func metadataLabels(meta map[string]string, allowed []string) (labels []string) {
 	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
@@ -95,7 +94,7 @@ func labelName(key string) string {
 	return name
 }
 
-// addTaskUsage adds those figures that the driver has measured.
+// addTaskUsage adds the figures that the driver has measured.
 func (r *reading) addTaskUsage(u *taskUsage) {
 	labels := r.taskLabels(u.alloc, u.task)
 	for _, figure := range []struct {
