@@ -37,7 +37,7 @@ type Config struct {
 	TaskTraceparent bool          // only of traces
 	Interval        time.Duration // between two exports; only of metrics
 
-	// ServiceName and ResourceAttributes describe the agent in all that it exports. They may be empty.
+	// ServiceName and ResourceAttributes describe the agent in everything that it exports. They may be empty.
 	ServiceName        string
 	ResourceAttributes map[string]string
 }
@@ -73,7 +73,7 @@ var metricSignal = signal{
 // exporterVariable is the name of the variable that names the exporter.
 func (g *signal) exporterVariable() string { return "OTEL_" + g.variable + "_EXPORTER" }
 
-// variables returns the names of the variables with a suffix, the one of the signal first.
+// variables returns the names of the variables with a suffix, the variable of the signal first.
 func (g *signal) variables(suffix string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + g.variable + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
 }
@@ -81,9 +81,9 @@ func (g *signal) variables(suffix string) []string {
 // defaultEndpoints are the endpoints if an export is enabled, and no endpoint is set.
 var defaultEndpoints = map[string]string{ProtocolHTTP: "http://localhost:4318", ProtocolGRPC: "http://localhost:4317"}
 
-// WithEnv adds the environment variables that OpenTelemetry defines for what the settings of traces leave out; getenv
-// returns the value of a variable. The warnings are about variables that have no effect, and contain no values of headers. With
-// an invalid variable nothing is exported, because a program must run with the environment of another.
+// WithEnv completes the settings of traces with the environment variables that OpenTelemetry defines; getenv returns the
+// value of a variable. The warnings are about variables that have no effect, and contain no values of headers. With an
+// invalid variable nothing is exported: it is no error, because the environment can be meant for other programs.
 func (s Settings) WithEnv(getenv func(string) string) (c Config, warnings []string) {
 	return s.withEnv(&traceSignal, getenv)
 }
@@ -110,7 +110,7 @@ func (s Settings) withEnv(g *signal, getenv func(string) string) (c Config, warn
 }
 
 func (s Settings) resolve(g *signal, getenv func(string) string) (c Config, err error) {
-	if disabled, _ := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); disabled {
+	if disabled, _ := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); disabled { // OpenTelemetry defines other texts as false
 		return Config{}, nil
 	}
 	exporter := getenv(g.exporterVariable())
@@ -161,7 +161,7 @@ func (s Settings) enables(g *signal) bool {
 	return s.Endpoint != ""
 }
 
-// defaultExportInterval is that of OpenTelemetry. A reading samples the machine, so there is a minimum.
+// defaultExportInterval is the default of OpenTelemetry. A reading samples the machine, so there is a minimum.
 const defaultExportInterval, minExportInterval = time.Minute, 100 * time.Millisecond
 
 // exportInterval returns the time between two exports of metrics.

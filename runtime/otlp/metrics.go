@@ -160,8 +160,8 @@ func (e *MetricsExporter) addPoint(m *metricspb.Metric, value *dto.Metric, at ti
 	return proto.Size(point)
 }
 
-// newHistogramPoint returns the buckets, count and sum of a histogram. Buckets of Prometheus include the smaller ones;
-// those of OpenTelemetry do not, and the last one has no upper limit.
+// newHistogramPoint returns the buckets, count and sum of a histogram. A bucket of Prometheus includes the smaller buckets;
+// a bucket of OpenTelemetry does not, and the last bucket has no upper limit.
 func newHistogramPoint(h *dto.Histogram) *metricspb.HistogramDataPoint {
 	point := &metricspb.HistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum())}
 	var below uint64

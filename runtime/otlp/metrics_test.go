@@ -97,7 +97,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 	}
 }
 
-// A collector that is gone or does not answer costs an export its time, and no more.
+// An export to a collector that is unreachable or does not answer ends with its context.
 func TestMetricsOfUnusableCollectors(t *testing.T) {
 	for _, url := range []string{otlptest.SilentURL(t), otlptest.ClosedURL(t)} {
 		for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {

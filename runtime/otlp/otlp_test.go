@@ -209,7 +209,7 @@ func TestAnswersOfCollector(t *testing.T) {
 	}
 }
 
-// A collector that is gone, does not answer or rejects everything costs the agent no time and limited
+// A collector that is unreachable, does not answer or rejects everything costs the agent no time and limited
 // memory, and nothing remains of the exporter.
 func TestUnusableCollectors(t *testing.T) {
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
@@ -437,7 +437,7 @@ func TestRejectedItems(t *testing.T) {
 	}
 }
 
-// BenchmarkSpan compares a call that is not recorded, one that is in the time line, and one that is also
+// BenchmarkSpan compares a call that is not recorded, a call that is in the time line, and a call that is also
 // exported.
 func BenchmarkSpan(b *testing.B) {
 	record := func(b *testing.B, r timeline.Recorder) {

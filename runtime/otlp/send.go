@@ -101,7 +101,7 @@ func (s *httpSender) send(ctx context.Context, message proto.Message) (int, *sen
 	case code >= 200 && code < 300:
 		return rejectedItems(content), nil
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // without a number the usual delay applies
 		return 0, &sendError{text: httpErrorText(code), retry: true, delay: min(time.Duration(seconds), 3600) * time.Second}
 	default:
 		return 0, &sendError{text: httpErrorText(code)}

@@ -115,7 +115,7 @@ var nameAttributes = map[timeline.Kind]string{
 	timeline.KindEvent:  "nomad.event.type",
 }
 
-// spanName returns the name of a span, of which there are few: users group spans by it.
+// spanName returns the name of a span. There are few names, because users group spans by name.
 func spanName(s *timeline.Span) string {
 	switch s.Kind {
 	case timeline.KindRun:

@@ -176,8 +176,8 @@ func Traces(c *config.Config, logger hclog.Logger) otlp.Config {
 	return traces
 }
 
-// TracesAndMetrics returns the configurations of the export of traces and of the export of metrics, as Traces does for
-// traces. It logs a warning about both exports once.
+// TracesAndMetrics returns the configurations of the export of traces and of the export of metrics, from the same sources
+// as Traces.
 func TracesAndMetrics(c *config.Config, logger hclog.Logger) (traces, metrics otlp.Config) {
 	traces, warnings := c.OTLP.WithEnv(os.Getenv)
 	metrics, more := c.OTLP.MetricsWithEnv(os.Getenv)
