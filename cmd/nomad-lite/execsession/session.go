@@ -136,9 +136,9 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("prepare the terminal: %w", err), input.Close())
 		}
-		restore = func() { // errors mean that the terminal was closed
-			_ = input.Close()
-			_ = term.Restore(int(in.Fd()), before)
+		restore = func() {
+			_ = input.Close()                      // closing a pipe does not fail
+			_ = term.Restore(int(in.Fd()), before) // an error means that the terminal was closed
 		}
 		e.Stdin = input
 		if escape != "none" && escape != "" {
