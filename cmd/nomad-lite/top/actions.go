@@ -132,7 +132,7 @@ func (u *ui) openShell(ctx context.Context, r row) {
 	alloc := requestAlloc(r.alloc)
 	what := fmt.Sprintf("run %s in task %q of allocation %q", shellCommand, t.name, output.TruncateID(alloc.ID))
 	u.background(ctx, func(ctx context.Context) func() {
-		fmt.Fprintf(u.streams.Out, "Task %s of allocation %s. To go back: exit, or ~. at the begin of a line\n", terminal.SingleLine(t.name), output.TruncateID(alloc.ID))
+		fmt.Fprintf(u.streams.Out, "Task %s of allocation %s. To go back: exit, or ~. at the start of a line\n", terminal.SingleLine(t.name), output.TruncateID(alloc.ID))
 		flags := execsession.TerminalFlags()
 		err := flags.Run(ctx, u.streams, what, func(ctx context.Context, e execsession.Session) (int, error) {
 			return u.client.Allocations().Exec(ctx, alloc, t.name, true, []string{shellCommand}, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))

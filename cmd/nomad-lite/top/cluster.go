@@ -158,7 +158,7 @@ func (c *cluster) applyJob(j *api.Job, deleted bool) {
 	known.kind, known.stopped, known.modifyIndex = apiclient.Deref(j.Type), apiclient.Deref(j.Stop), index
 }
 
-// deleteJob removes a purged job with its allocations, except those that still run.
+// deleteJob removes a purged job with its allocations, except running allocations.
 func (c *cluster) deleteJob(j *job) {
 	j.allocs = slices.DeleteFunc(j.allocs, func(a *alloc) bool {
 		if a.terminal() {
@@ -211,8 +211,7 @@ func (a *alloc) terminal() bool { return apiclient.HasTerminalStatus(a.Allocatio
 
 func (a *alloc) running() bool { return a.ClientStatus == api.AllocClientStatusRunning }
 
-// hidden reports whether the table shows the allocation only with ended ones: it has ended, and was stopped or
-// replaced.
+// hidden reports whether the table shows the allocation only on request: it has ended, and was stopped or replaced.
 func (a *alloc) hidden() bool {
 	return a.terminal() && (a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "")
 }

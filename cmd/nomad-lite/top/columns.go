@@ -355,8 +355,7 @@ func allocEventCell(r row, now time.Time) cell {
 	return cell{}
 }
 
-// compareNews sorts the task that says most about its allocation last: one that has failed, else the one with the newest
-// event.
+// compareNews sorts the most informative task of an allocation last: a failed task, else the task with the newest event.
 func compareNews(a, b task) int {
 	failed := func(t task) int {
 		if t.state.Failed {

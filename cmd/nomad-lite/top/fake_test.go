@@ -352,7 +352,7 @@ func (s *session) checkRestored() {
 	}
 }
 
-// compareGolden waits until the screen is that of a file.
+// compareGolden waits until the screen is equal to a file.
 func (s *session) compareGolden(name string) {
 	s.t.Helper()
 	path := filepath.Join("testdata", name+".golden")

@@ -129,7 +129,7 @@ Sort (twice: the other way round)
 
 Selected row
   l  output of the task           t  time line of the allocation
-  e  a shell in the task; exit, or ~. at the begin of a line, leaves it
+  e  a shell in the task; exit, or ~. at the start of a line, leaves it
   r  restart the task, or the running tasks of the allocation
   s  stop the allocation, which is replaced, or the job
 

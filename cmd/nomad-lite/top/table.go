@@ -30,7 +30,7 @@ type rowID struct {
 	allocID, task string
 }
 
-// row is one row of the table: a job, an allocation of it, or a task of that.
+// row is one row of the table: a job, an allocation of a job, or a task of an allocation.
 type row struct {
 	job       *job
 	alloc     *alloc // nil for a job
@@ -103,8 +103,8 @@ func (t *table) appendJob(rows []row, j *job) []row {
 	return rows
 }
 
-// appendAlloc appends the rows of an allocation. If mustMatch is set, because the job does not match the filter, only
-// those that match.
+// appendAlloc appends the rows of an allocation. If mustMatch is set, because the job does not match the filter, it appends
+// only matching rows.
 func (t *table) appendAlloc(rows []row, j *job, a *alloc, mustMatch bool) []row {
 	mustMatch = mustMatch && !t.matches(a.ID, a.shortName(), a.status())
 	start := len(rows)
@@ -188,7 +188,7 @@ func (t *table) compare(stateA, stateB string, a, b totals) int {
 	case byRestarts:
 		return cmp.Compare(b.restarts, a.restarts)
 	case byUptime:
-		if a.started.IsZero() || b.started.IsZero() { // those that run come first
+		if a.started.IsZero() || b.started.IsZero() { // running objects come first
 			return cmp.Compare(b.running, a.running)
 		}
 		return a.started.Compare(b.started)

@@ -21,7 +21,7 @@ processor, memory, restarts, ports and the last event. Keys sort and filter the
 table, show the output of a task or a time line, open a shell in a task, restart
 and stop. The key ? lists them.
 
-When the agent goes away, the table stays and the command connects again.
+When the agent cannot be reached, the table stays, and the command connects again.
 
 Without a terminal, and with -once, -json or -t, the table is printed once.
 Stopped jobs and replaced allocations are left out unless -all is given.

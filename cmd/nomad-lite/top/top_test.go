@@ -477,7 +477,7 @@ func fillMany(f *fakeAgent, count int) {
 	}
 }
 
-// TestOnlyVisibleRowsAreSampled checks that 2,000 allocations are listed once, and that only those on the screen are
+// TestOnlyVisibleRowsAreSampled checks that 2,000 allocations are listed once, and that only allocations on the screen are
 // measured.
 func TestOnlyVisibleRowsAreSampled(t *testing.T) {
 	f := newFakeAgent(t)
@@ -486,14 +486,14 @@ func TestOnlyVisibleRowsAreSampled(t *testing.T) {
 	s.waitFor("2000 allocs, 2000 running")
 	s.waitFor("4.0 MiB")
 	if n := len(f.requested("/stats")); n == 0 || n > 10 {
-		t.Errorf("%d allocations were measured, want those of one screen", n)
+		t.Errorf("%d allocations were measured, want the allocations of one screen", n)
 	}
 	s.press("G")
 	s.waitSelected("task")
 	s.waitFor("g[99] 000007d0")
 	s.wait("samples of the last rows", func(screen string) bool { return strings.Count(screen, "4.0 MiB") > 15 })
 	if n := len(f.requested("/stats")); n > 20 {
-		t.Errorf("%d allocations were measured, want those of two screens", n)
+		t.Errorf("%d allocations were measured, want the allocations of two screens", n)
 	}
 	s.press("g\r") // a collapsed job is measured as a whole
 	s.waitFor("+ job00")

@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// escapeDelay is the time in which the bytes of a key must follow its first byte, which is also that of the
-	// escape key.
+	// escapeDelay is the time in which the bytes of a key must follow its first byte, which is also the
+	// byte of the escape key.
 	escapeDelay = 50 * time.Millisecond
 	// drawDelay is the time in which changes are collected before the screen is drawn. A key draws at once.
 	drawDelay = 50 * time.Millisecond
-	// suspendDelay is the time in which a suspended process stops. If nobody can continue it, it does not stop.
+	// suspendDelay is the time in which a suspended process stops. The kernel does not stop a process that no shell can
+	// continue.
 	suspendDelay = 100 * time.Millisecond
 	// maxSampled is the number of allocations whose usage is requested at once. Rows of a terminal are fewer, but a
 	// collapsed job has any number.
