@@ -461,11 +461,7 @@ func startPersistentAgent(t *testing.T, pluginCommands map[string]string) *persi
 		if err != nil {
 			t.Error(err)
 		}
-		for line := range strings.Lines(string(text)) {
-			if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic:") {
-				t.Error("the agent says ", line)
-			}
-		}
+		checkAgentLog(t, strings.Lines(string(text)))
 	})
 	return s
 }

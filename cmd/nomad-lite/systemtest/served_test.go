@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"iter"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,6 +28,24 @@ type testAgent struct {
 	tls        bool
 	workDir    string
 	nodeID     string
+}
+
+// checkAgentLog fails the test if the lines of an agent's log report a data race or a panic. It logs the stacks that follow.
+func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
+	t.Helper()
+	const raceReportEnd = "=================="
+	isReport := false
+	for line := range lines {
+		switch {
+		case strings.Contains(line, "DATA RACE"), strings.Contains(line, "panic:"):
+			isReport = true
+			t.Error("the agent says ", line)
+		case strings.HasPrefix(line, raceReportEnd):
+			isReport = false
+		case isReport:
+			t.Log(line)
+		}
+	}
 }
 
 // forEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
@@ -109,11 +128,10 @@ func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	logged := make(chan struct{})
 	go func() {
 		defer close(logged)
-		for log.Scan() {
-			if strings.Contains(log.Text(), "DATA RACE") || strings.Contains(log.Text(), "panic:") {
-				t.Error("the agent says ", log.Text())
+		checkAgentLog(t, func(yield func(string) bool) {
+			for log.Scan() && yield(log.Text()) {
 			}
-		}
+		})
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
