@@ -251,7 +251,7 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the child can have exited meanwhile
 			t.Fatalf("the child lives: %s", stat)
 		}
 		time.Sleep(2 * time.Millisecond)

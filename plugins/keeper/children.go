@@ -91,5 +91,5 @@ func killProcessTree(p process.ID) {
 			killProcessTree(child)
 		}
 	}
-	_ = p.Signal(unix.SIGKILL)
+	_ = p.Signal(unix.SIGKILL) // the process can have exited
 }

@@ -88,7 +88,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	task, keeper := startAndKillAgent(t, dir, "persistent")
 	t.Cleanup(func() {
 		for _, pid := range descendants(task.PID) {
-			_ = unix.Kill(pid, unix.SIGKILL)
+			_ = unix.Kill(pid, unix.SIGKILL) // the process can have exited
 		}
 		_ = task.Signal(unix.SIGKILL)
 		for task.EndsWithin(time.Minute) {

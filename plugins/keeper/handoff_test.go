@@ -106,8 +106,8 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(line, &l)
 	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+	_ = cmd.Process.Kill() // the process can have exited
+	_ = cmd.Wait()         // the status of a killed process is an error
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -157,7 +157,7 @@ func end(t *testing.T, c *Client) {
 		t.Error(err)
 	}
 	keeper := c.KeeperProcess()
-	_ = keeper.Signal(unix.SIGTERM)
+	_ = keeper.Signal(unix.SIGTERM) // the keeper can have exited
 	if !keeper.EndsWithin(10 * time.Second) {
 		t.Errorf("keeper %d does not end", keeper.PID)
 		_ = keeper.Signal(unix.SIGKILL)
@@ -748,8 +748,8 @@ func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper process.ID)
 			keeper, err = process.LookupID(keeper.PID)
 		}
 	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+	_ = cmd.Process.Kill() // the process can have exited
+	_ = cmd.Wait()         // the status of a killed process is an error
 	if err := errors.Join(scanErr, err); err != nil {
 		t.Fatal(err)
 	}

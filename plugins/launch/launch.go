@@ -474,7 +474,7 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 			// Only the plugin's own socket is removed: processes that the plugin has
 			// started can outlive it, and may have sockets in the same directory.
 			if p.peerVerified.Load() && filepath.Dir(p.handshake.addr) == p.cfg.SocketDir {
-				_ = os.Remove(p.handshake.addr)
+				_ = os.Remove(p.handshake.addr) // a plugin that has shut down has removed its socket
 			}
 			if p.client != nil {
 				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines

@@ -476,7 +476,7 @@ func killByArg(t *testing.T, arg, socketDir string) {
 			var pid int
 			_, _ = fmt.Sscanf(filepath.Base(dir), "%d", &pid)
 			p, _ := os.FindProcess(pid)
-			_ = p.Kill()
+			_ = p.Kill() // the process can have exited
 			return
 		}
 	}
@@ -712,7 +712,7 @@ func TestForeignProcessIsNotReattached(t *testing.T) {
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }() // the status of a killed process is an error
 	real, err := process.LookupID(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)

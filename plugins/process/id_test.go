@@ -57,8 +57,8 @@ func TestStartedAt(t *testing.T) {
 	}
 	after := time.Now()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = cmd.Process.Kill() // the process can have exited
+		_ = cmd.Wait()         // the status of a killed process is an error
 	})
 	id, err := LookupID(cmd.Process.Pid)
 	if err != nil {

@@ -218,7 +218,7 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	if err := syscall.Kill(second, 0); err != nil {
 		t.Errorf("a stranger was killed: %v", err)
 	}
-	_ = syscall.Kill(second, syscall.SIGKILL)
+	_ = syscall.Kill(second, syscall.SIGKILL) // the signal 0 above has reported a failure
 }
 
 func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {

@@ -205,7 +205,7 @@ func stopKeeper(t *testing.T, k *keeper.Client) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
-	_ = k.KeeperProcess().Signal(unix.SIGTERM)
+	_ = k.KeeperProcess().Signal(unix.SIGTERM) // the keeper can have exited
 	awaitProcessExit(t, k.KeeperProcess())
 }
 
@@ -214,7 +214,7 @@ func awaitProcessExit(t *testing.T, p process.ID) {
 	for end := time.Now().Add(time.Minute); p.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("process %d does not end", p.PID)
-			_ = p.Signal(unix.SIGKILL)
+			_ = p.Signal(unix.SIGKILL) // the process can have exited meanwhile
 			return
 		}
 	}
