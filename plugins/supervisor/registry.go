@@ -276,8 +276,7 @@ func (r *registry) promptStatesKnown() bool {
 	return r.firstLaunchesDone && r.statesKnown(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
 }
 
-// knownPluginStatesKnown is promptStatesKnown without the external plugins of which it is unknown whether they ever
-// worked.
+// knownPluginStatesKnown is promptStatesKnown without external plugins that are not known to have worked before.
 func (r *registry) knownPluginStatesKnown() bool {
 	return r.statesKnown(func(m *managedPlugin) bool {
 		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}

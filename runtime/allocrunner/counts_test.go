@@ -21,7 +21,7 @@ func taskCounters(job string) map[string]float64 {
 			for _, p := range m.GetLabel() {
 				labels[p.GetName()] = p.GetValue()
 			}
-			if found && labels["job"] == job && maps.Equal(labels, map[string]string{"host": "n1", "job": job, "namespace": "default", "task": "t", "task_group": "g"}) {
+			if found && maps.Equal(labels, map[string]string{"host": "n1", "job": job, "namespace": "default", "task": "t", "task_group": "g"}) {
 				counters[name] = m.GetCounter().GetValue()
 			}
 		}

@@ -216,8 +216,8 @@ type Status struct {
 	Connected bool       // without tasks there is no process
 	Starts    int        // collector processes that were started
 
-	// Counted is false without a process, and for a process of an earlier version. Otherwise the next fields have what the
-	// process has counted since its start.
+	// Counted is false without a process, and for a process of an earlier version; the next fields are zero then. Their
+	// values are since the start of the process.
 	Counted                 bool
 	Streams                 int // streams that the process reads
 	WrittenBytes, LostBytes int64

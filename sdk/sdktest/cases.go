@@ -406,8 +406,8 @@ func testFailedTask(t tb, h *testHost) {
 	}
 }
 
-// stopKillTimeout is the kill timeout of a task whose end is not what the case examines. A task that has just
-// started can ignore the signal: it has no handler yet.
+// stopKillTimeout is the kill timeout in cases that do not examine how a task ends. A task that has just started can
+// ignore the signal: it has no handler yet.
 const stopKillTimeout = time.Second
 
 func testStopTask(t tb, h *testHost) {

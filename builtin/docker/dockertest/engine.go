@@ -70,8 +70,9 @@ func StartPodman(t testing.TB) *Engine {
 	return e
 }
 
-// writePodmanConfig writes a configuration that does not depend on the machine's. It limits containers to what podman
-// can set without CAP_SYS_RESOURCE: not more than its own limits, which it has lowered to kernel.pid_max.
+// writePodmanConfig writes a configuration, which podman uses instead of the configuration of the machine. Without
+// CAP_SYS_RESOURCE, podman cannot set limits of containers above its own limits, which it lowers to kernel.pid_max when it
+// starts. The limits in the configuration exceed neither.
 func writePodmanConfig(t testing.TB, path string) {
 	t.Helper()
 	var limits []string
@@ -80,8 +81,8 @@ func writePodmanConfig(t testing.TB, path string) {
 		if err := unix.Getrlimit(resource, &limit); err != nil {
 			t.Fatal(err)
 		}
-		const most = 1 << 14 // most is less than each default of kernel.pid_max
-		n := min(limit.Max, most)
+		const maxLimit = 1 << 14 // less than each default of kernel.pid_max
+		n := min(limit.Max, maxLimit)
 		limits = append(limits, fmt.Sprintf("%q", fmt.Sprintf("%s=%d:%d", name, n, n)))
 	}
 	text := "[containers]\ndefault_ulimits = [" + strings.Join(limits, ", ") + "]\n"

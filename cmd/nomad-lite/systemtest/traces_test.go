@@ -449,7 +449,8 @@ func TestAgentWithUnusableCollector(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "key is []") || strings.Contains(string(out), "s3cr3t") {
 			t.Errorf("%s: %v\n%s", test.name, err, out)
 		}
-		if without = cmp.Or(without, took); took > without+10*time.Second { // an agent that shuts down waits two seconds for its last spans
+		// At its end, an agent waits at most two seconds until the collector has accepted the last spans.
+		if without = cmp.Or(without, took); took > without+10*time.Second {
 			t.Errorf("%s: the run took %v, %v without a collector", test.name, took, without)
 		}
 	}
@@ -471,8 +472,8 @@ job "batch" {
 }
 `
 
-// BenchmarkTraces measures how long 100 allocations take to complete: without a collector, with a collector, and with
-// a collector that does not answer.
+// BenchmarkTraces measures how long 100 allocations take to complete: without a collector, with a collector, and with a
+// collector that does not answer.
 func BenchmarkTraces(b *testing.B) {
 	const count = 100
 	for _, bench := range []struct{ name, endpoint string }{
