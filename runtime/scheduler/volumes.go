@@ -184,9 +184,9 @@ func checkVolume(v model.HostVolumeRequest, node *Node) error {
 	case v.Source == "":
 		return fmt.Errorf("the source %q is not set on this node", v.VolumeRequest.Source)
 	case found == nil && len(node.HostVolumes) == 0:
-		return fmt.Errorf("this node has no host volume %q, and no other: name its directory in a host_volume block of the agent's configuration", v.Source)
+		return fmt.Errorf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.Source)
 	case found == nil:
-		return fmt.Errorf("this node has no host volume %q, only %s: name its directory in a host_volume block of the agent's configuration",
+		return fmt.Errorf("this node has no host volume %q, only %s: name an existing directory in a host_volume block of the agent's configuration",
 			v.Source, joinTruncated(slices.Sorted(maps.Keys(node.HostVolumes))))
 	case found.ReadOnly && !v.ReadOnly:
 		return fmt.Errorf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.Source)

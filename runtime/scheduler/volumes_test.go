@@ -40,7 +40,7 @@ func TestPlaceVolumes(t *testing.T) {
 		{"shared by allocations", 3, api.VolumeRequest{Source: "data"}, ""},
 		{"read-only", 1, api.VolumeRequest{Source: "fixed", ReadOnly: true}, ""},
 		{"writable request for a read-only volume", 1, api.VolumeRequest{Source: "fixed"}, `volume "v": the host volume "fixed" is read-only on this node: write read_only = true in the volume block`},
-		{"missing", 1, api.VolumeRequest{Source: "no"}, `volume "v": this node has no host volume "no", only data, each[0], each[1], fixed: name its directory in a host_volume block of the agent's configuration`},
+		{"missing", 1, api.VolumeRequest{Source: "no"}, `volume "v": this node has no host volume "no", only data, each[0], each[1], fixed: name an existing directory in a host_volume block of the agent's configuration`},
 		{"source in the metadata of the node", 1, api.VolumeRequest{Source: "${meta.volume}"}, ""},
 		{"source in missing metadata", 1, api.VolumeRequest{Source: "${meta.no}"}, `volume "v": the source "${meta.no}" is not set on this node`},
 		{"one volume for each allocation", 2, api.VolumeRequest{Source: "each", PerAlloc: true}, ""},
