@@ -79,6 +79,10 @@ func checkNetworkMode(g *api.TaskGroup, node Node) error {
 	if mode == "" || node.NetworkModes == nil || slices.Contains(node.NetworkModes, mode) {
 		return nil
 	}
+	if model.IsCNI(mode) && slices.Contains(node.NetworkModes, "bridge") {
+		return fmt.Errorf("missing network: this node does not have the network mode %q: the directory client.cni_config_dir has no network of that name, or its file has an error (reason of \"degraded\" in the log of the agent). "+
+			"Correct it and restart the agent, or use mode = \"host\"", mode)
+	}
 	return fmt.Errorf("missing network: this node does not have the network mode %q: the log of the agent says why (reason of \"degraded\"), or use mode = \"host\"", mode)
 }
 

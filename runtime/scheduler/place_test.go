@@ -30,6 +30,30 @@ func newJobFixture(edit func(*jobFixture)) *jobFixture {
 	return f
 }
 
+func TestPlaceWithoutNetworkMode(t *testing.T) {
+	for _, c := range []struct {
+		name, mode string
+		modes      []string // modes of the node
+		want       string
+	}{
+		{"a bridge", "bridge", []string{"bridge"}, ""},
+		{"a network of the operator", "cni/a", []string{"bridge", "cni/a"}, ""},
+		{"no bridge", "bridge", []string{}, `network mode "bridge": the log of the agent says why`},
+		{"no namespaces", "cni/a", []string{}, `network mode "cni/a": the log of the agent says why`},
+		{"no file of the network", "cni/b", []string{"bridge", "cni/a"}, `network mode "cni/b": the directory client.cni_config_dir has no network of that name`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := newJobFixture(func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: c.mode}} }).job
+			node := testNode()
+			node.NetworkModes = c.modes
+			_, err := Place(job, node, testEnv())
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
 func testNode() Node {
 	return Node{
 		NodeFacts: model.NodeFacts{
