@@ -826,6 +826,33 @@ func TestLocalFileSources(t *testing.T) {
 	}
 }
 
+// A listed file can be a source although its directory is not listed.
+func TestListedFileIsASource(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	shelf := filepath.Join(w.outerDir, "shelf")
+	if err := os.MkdirAll(shelf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"listed", "other"} {
+		if err := os.WriteFile(filepath.Join(shelf, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("other", filepath.Join(shelf, "link")); err != nil {
+		t.Fatal(err)
+	}
+	w.limits = map[string]any{"filesystem_isolation_extra_paths": []string{"f:r:" + shelf + "/listed", "f:r:" + shelf + "/link"}}
+	w.mustDownload(map[string]any{"GetterSource": "file://" + shelf + "/listed", "GetterMode": "any", "RelativeDest": "local/"})
+	w.expectLocalFiles(map[string]string{"listed": "listed"})
+	for source, words := range map[string]string{
+		shelf + "/other": "download not supported for scheme 'file'",
+		shelf + "/link":  "is a symbolic link: use the path of its target",
+	} {
+		w.expectFailure(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
+	}
+}
+
 func TestInsecureTLS(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

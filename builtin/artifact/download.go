@@ -267,17 +267,7 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 		if !p.isReadable() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
 			continue
 		}
-		dir, rest := p.path, strings.TrimPrefix(name[len(p.path):], "/")
-		if rest == "" {
-			dir, rest = path.Split(name)
-		}
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return nil, err
-		}
-		defer root.Close()
-		// Without O_NONBLOCK, opening a FIFO would block.
-		f, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		f, err := openBelow(p.path, strings.TrimPrefix(name[len(p.path):], "/"))
 		if err != nil {
 			return nil, err
 		}
@@ -290,6 +280,25 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 		return f, nil
 	}
 	return nil, unsupportedSchemeError("file")
+}
+
+// openBelow opens a file below a listed directory, or the listed file itself if rest is "".
+func openBelow(listed, rest string) (*os.File, error) {
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK // without O_NONBLOCK, opening a FIFO would block
+	if rest == "" {
+		// Landlock forbids this process to open the directory of a listed file.
+		f, err := os.OpenFile(listed, flags|syscall.O_NOFOLLOW, 0)
+		if errors.Is(err, syscall.ELOOP) {
+			return nil, fmt.Errorf("%s is a symbolic link: use the path of its target, here and in filesystem_isolation_extra_paths", listed)
+		}
+		return f, err
+	}
+	root, err := os.OpenRoot(listed)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.OpenFile(rest, flags, 0)
 }
 
 // moveTreeToResult moves a directory tree, or the requested part of it, to the result.
