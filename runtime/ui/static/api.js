@@ -88,8 +88,13 @@ export function whileVisible(signal) {
 export async function visible(signal) {
   while (document.hidden && !signal.aborted) {
     await new Promise((resolve) => {
-      document.addEventListener("visibilitychange", resolve, { once: true });
-      signal.addEventListener("abort", resolve, { once: true });
+      const listeners = new AbortController();
+      const end = () => {
+        listeners.abort();
+        resolve();
+      };
+      document.addEventListener("visibilitychange", end, { signal: listeners.signal });
+      signal.addEventListener("abort", end, { signal: listeners.signal });
     });
   }
 }
@@ -246,6 +251,7 @@ export async function stream(path, signal, onMessage) {
 // pause waits, at most until the signal ends.
 export function pause(ms, signal) {
   return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
     const end = () => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);

@@ -55,7 +55,8 @@ export async function show(main, { alloc, task }, signal) {
       status.textContent = "New lines appear as they arrive.";
       scrollToEnd();
       const end = new AbortController();
-      ended(alloc.ID, until).then(() => pause(lastOutput, until)).finally(() => end.abort());
+      // A rejection is that the allocation is no longer there, so its output has ended, too.
+      ended(alloc.ID, until).catch(() => {}).then(() => pause(lastOutput, until)).then(() => end.abort());
       if (!await follow(until, AbortSignal.any([until, end.signal]))) return restart();
       if (!until.aborted) status.textContent = "The output has ended.";
     } catch (err) {
