@@ -23,6 +23,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVaultReason},
 	{"job revert", "consul-token= vault-token=", noVaultReason},
 	{"job stop, stop, alloc logs, alloc exec", "ui", noBrowserReason},
+	{"namespace status, volume status", "ui", "the web page has no view of a single one"}, // set by status -ui
 	{"operator debug", "consul-http-addr= consul-token= consul-token-file= consul-client-cert= consul-client-key= consul-ca-cert= consul-ca-path=", noVaultReason},
 	{"operator debug", "vault-address= vault-token= vault-client-cert= vault-client-key= vault-ca-cert= vault-ca-path=", noVaultReason},
 	{"alloc checks, alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noIgnoredFlagWarning},
