@@ -239,6 +239,12 @@ func testEventPage(t *testing.T, s *testAgent, b *browser) {
 	p.click("Clear")
 	p.waitFor(`document.querySelectorAll("tbody tr").length === 0`)
 	s.run("third", "batch", "complete", newShellTask("main", "exit 0"))
+	for _, eligible := range []bool{false, true} {
+		if _, err := s.Nodes().ToggleEligibility(s.nodeID, eligible, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.waitText("tbody", "NodeEligibility")
 	if strings.Contains(p.text(), "third") {
 		t.Error("an event of another topic is shown")
 	}
