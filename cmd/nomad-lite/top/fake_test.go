@@ -215,6 +215,8 @@ func newFilledAgent(t *testing.T) *fakeAgent {
 	}}
 	replaced := newStub(9, "web", "web", 1, "nginx")
 	replaced.ClientStatus, replaced.DesiredStatus = "complete", "stop"
+	f.mu.Lock() // another process can send the requests
+	defer f.mu.Unlock()
 	f.jobs = []*api.JobListStub{newJobStub("web", "running"), newJobStub("api", "running"), newJobStub("batch", "dead")}
 	f.jobs[2].Type = "batch"
 	f.allocs = []*api.AllocationListStub{newStub(4, "web", "web", 1, "nginx"), newStub(3, "web", "web", 0, "nginx"), first, failed, replaced}
