@@ -36,6 +36,9 @@ func TestForkWhilePreempted(t *testing.T) {
 		PidFD:       &pidfd,
 	}
 	if err := task.Start(); err != nil {
+		if os.Getenv("NOMAD_LITE_CI") != "" {
+			t.Fatal(err)
+		}
 		t.Skipf("this machine forbids user namespaces: %v", err)
 	}
 	taskFile := os.NewFile(uintptr(pidfd), "pidfd")
@@ -68,14 +71,12 @@ func TestForkWhilePreempted(t *testing.T) {
 		t.Fatal(err)
 	}
 	statusWriter.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	statuses := make(chan []byte, 1)
 	go func() {
 		text, _ := io.ReadAll(statusReader) // the text is asserted
 		statuses <- text
 	}()
-	if err := <-ended; err != nil {
+	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out.Bytes())
 	}
 	_ = task.Process.Kill() // with it, each process of its PID namespace is killed
