@@ -302,8 +302,8 @@ type Snapshot struct {
 	Changed <-chan struct{}
 }
 
-// fileTimeTick is the longest tick of the clock of Linux from which a file gets its time (HZ is at least 100). The time of
-// a file can be so much before that of the change.
+// fileTimeTick is the longest tick of the clock from which Linux takes the time of a file (HZ is at least 100). The time of
+// a file precedes its change by at most one tick.
 const fileTimeTick = 10 * time.Millisecond
 
 // Read returns all spans. Changed is closed at the next change.
