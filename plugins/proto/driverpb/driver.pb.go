@@ -2811,8 +2811,8 @@ func (x *AllocatedCpuResources) GetCpuShares() int64 {
 
 type AllocatedMemoryResources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	MemoryMb      int64                  `protobuf:"varint,1,opt,name=memory_mb,json=memoryMb,proto3" json:"memory_mb,omitempty"`
-	MemoryMaxMb   int64                  `protobuf:"varint,2,opt,name=memory_max_mb,json=memoryMaxMb,proto3" json:"memory_max_mb,omitempty"`
+	MemoryMb      int64                  `protobuf:"varint,2,opt,name=memory_mb,json=memoryMb,proto3" json:"memory_mb,omitempty"`
+	MemoryMaxMb   int64                  `protobuf:"varint,3,opt,name=memory_max_mb,json=memoryMaxMb,proto3" json:"memory_max_mb,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4331,10 +4331,10 @@ const file_plugins_proto_driverpb_driver_proto_rawDesc = "" +
 	"\bnetworks\x18\x05 \x03(\v26.hashicorp.nomad.plugins.drivers.proto.NetworkResourceR\bnetworks\"6\n" +
 	"\x15AllocatedCpuResources\x12\x1d\n" +
 	"\n" +
-	"cpu_shares\x18\x01 \x01(\x03R\tcpuShares\"[\n" +
+	"cpu_shares\x18\x01 \x01(\x03R\tcpuShares\"a\n" +
 	"\x18AllocatedMemoryResources\x12\x1b\n" +
-	"\tmemory_mb\x18\x01 \x01(\x03R\bmemoryMb\x12\"\n" +
-	"\rmemory_max_mb\x18\x02 \x01(\x03R\vmemoryMaxMb\"\x97\x02\n" +
+	"\tmemory_mb\x18\x02 \x01(\x03R\bmemoryMb\x12\"\n" +
+	"\rmemory_max_mb\x18\x03 \x01(\x03R\vmemoryMaxMbJ\x04\b\x01\x10\x02\"\x97\x02\n" +
 	"\x0fNetworkResource\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x0e\n" +
