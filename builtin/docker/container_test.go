@@ -2,6 +2,7 @@ package docker
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -90,6 +91,70 @@ func TestRefusedOptions(t *testing.T) {
 				t.Errorf("with a configuration that allows it: %v", err)
 			}
 		})
+	}
+}
+
+func TestOOMScoreAdj(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		plugin, task map[string]any
+		want         int
+	}{
+		{"neither is set", nil, nil, 0},
+		{"the plugin's is for tasks without their own", map[string]any{"oom_score_adj": 500}, nil, 500},
+		{"the task's takes precedence", map[string]any{"oom_score_adj": 500}, map[string]any{"oom_score_adj": 300}, 300},
+		{"the task's takes precedence when it is 0", map[string]any{"oom_score_adj": 500}, map[string]any{"oom_score_adj": 0}, 0},
+	} {
+		if _, host, err := build(t, test.plugin, test.task, nil); err != nil || host.OomScoreAdj != test.want {
+			t.Errorf("%s: %+v, %v; want %d", test.name, host, err, test.want)
+		}
+	}
+	if _, _, err := build(t, nil, map[string]any{"oom_score_adj": -1}, nil); err == nil {
+		t.Error("a task can protect itself with a negative score")
+	}
+}
+
+func TestLogging(t *testing.T) {
+	limits := map[string]string{"max-file": "2", "max-size": "2m"}
+	other := map[string]any{"logging": map[string]any{"type": "local", "config": map[string]any{"max-size": "9m"}}}
+	for _, test := range []struct {
+		name         string
+		plugin, task map[string]any
+		want         container.LogConfig
+	}{
+		{"neither is set", nil, nil, container.LogConfig{Type: "json-file", Config: limits}},
+		{"the plugin's replaces the default", other, nil, container.LogConfig{Type: "local", Config: map[string]string{"max-size": "9m"}}},
+		{"the plugin's type alone", map[string]any{"logging": map[string]any{"type": "local"}}, nil, container.LogConfig{Type: "local"}},
+		{"the task's replaces the plugin's", other, map[string]any{"logging": map[string]any{"driver": "syslog"}}, container.LogConfig{Type: "syslog"}},
+		{
+			"a task without type", other, map[string]any{"logging": map[string]any{"config": list(map[string]any{"max-size": "1m"})}},
+			container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "1m"}},
+		},
+	} {
+		_, host, err := build(t, test.plugin, test.task, nil)
+		if err != nil || host.LogConfig.Type != test.want.Type || !maps.Equal(host.LogConfig.Config, test.want.Config) {
+			t.Errorf("%s: %+v, %v; want %+v", test.name, host, err, test.want)
+		}
+	}
+	if _, _, err := build(t, nil, map[string]any{"logging": map[string]any{"type": "local", "driver": "syslog"}}, nil); err == nil {
+		t.Error("two types of one task are accepted")
+	}
+}
+
+// A job file has a block or an object, which the parser makes a list with one object; a configuration and the HTTP API
+// have an object, too.
+func TestSpellingsOfBlocks(t *testing.T) {
+	for name, spell := range map[string]func(map[string]any) any{
+		"object":                 func(m map[string]any) any { return m },
+		"list":                   func(m map[string]any) any { return list(m) },
+		"list of the job parser": func(m map[string]any) any { return []map[string]any{m} },
+	} {
+		_, host, err := build(t,
+			map[string]any{"logging": spell(map[string]any{"type": "local", "config": spell(map[string]any{"max-size": "1m"})})},
+			map[string]any{"storage_opt": spell(map[string]any{"size": "1G"})}, nil)
+		if err != nil || host.LogConfig.Config["max-size"] != "1m" || host.StorageOpt["size"] != "1G" {
+			t.Errorf("%s: %+v, %v", name, host, err)
+		}
 	}
 }
 

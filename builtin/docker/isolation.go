@@ -67,7 +67,7 @@ func (b *containerBuilder) setRuntime() error {
 }
 
 // engineCaps are the capabilities that the engine gives a container by default.
-var engineCaps = append(slices.Clone(defaultAllowCaps), "net_raw")
+var engineCaps = normalizeCaps(append(slices.Clone(defaultAllowCaps), "NET_RAW"))
 
 // setCapabilities drops the engine's default capabilities that the operator does not
 // allow, and adds and drops the capabilities that the task names.
