@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
+
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
@@ -86,11 +88,21 @@ type danglingConfig struct {
 // securityConfig is the policy of the operator for tasks.
 type securityConfig struct {
 	AllowPrivileged bool         `codec:"allow_privileged"`
+	AllowedModes    allowedModes `codec:"allowed_modes"`
 	AllowCaps       []string     `codec:"allow_caps"`
 	AllowRuntimes   []string     `codec:"allow_runtimes"`
 	NvidiaRuntime   string       `codec:"nvidia_runtime"`
 	PidsLimit       int64        `codec:"pids_limit"` // 0 means no limit
 	Volumes         volumeConfig `codec:"volumes"`
+}
+
+// allowedModes are the modes of namespaces that tasks can set without allow_privileged. A mode that starts with
+// "container:" can be a pattern.
+type allowedModes struct {
+	PID    []string `codec:"pid"`
+	IPC    []string `codec:"ipc"`
+	Userns []string `codec:"userns"`
+	UTS    []string `codec:"uts"`
 }
 
 type volumeConfig struct {
@@ -170,10 +182,16 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"oom_score_adj":             defaultNumber("oom_score_adj", 0),
 
 	"allow_privileged": hclspec.Attr("allow_privileged", "bool", false),
-	"allow_caps":       defaultStrings("allow_caps", defaultAllowCaps...),
-	"allow_runtimes":   defaultStrings("allow_runtimes", "runc", "nvidia"),
-	"nvidia_runtime":   defaultString("nvidia_runtime", "nvidia"),
-	"pids_limit":       hclspec.Attr("pids_limit", "number", false),
+	"allowed_modes": hclspec.Block("allowed_modes", hclspec.Object(map[string]*hclspec.Spec{
+		"pid":    defaultStrings("pid"),
+		"ipc":    defaultStrings("ipc"),
+		"userns": defaultStrings("userns"),
+		"uts":    defaultStrings("uts"),
+	}), false),
+	"allow_caps":     defaultStrings("allow_caps", defaultAllowCaps...),
+	"allow_runtimes": defaultStrings("allow_runtimes", "runc", "nvidia"),
+	"nvidia_runtime": defaultString("nvidia_runtime", "nvidia"),
+	"pids_limit":     hclspec.Attr("pids_limit", "number", false),
 	"volumes": hclspec.Default(hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
 		"enabled":      hclspec.Attr("enabled", "bool", false),
 		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),
@@ -213,6 +231,9 @@ func (c *pluginConfig) validate() error {
 	if err := checkOOMScoreAdj(c.OOMScoreAdj); err != nil {
 		return err
 	}
+	if err := c.AllowedModes.validate(); err != nil {
+		return err
+	}
 	if c.GC.DanglingContainers.Enabled && c.GC.DanglingContainers.period == 0 {
 		return errors.New("gc.dangling_containers.period is 0; write enabled = false to keep the containers")
 	}
@@ -236,6 +257,29 @@ func (c *pluginConfig) validate() error {
 func (c *unsupportedPluginConfig) validate() error {
 	if c.WindowsAllowInsecure {
 		return errors.New("windows_allow_insecure_container_admin is not supported: it is for engines on Windows; remove the option")
+	}
+	return nil
+}
+
+func (m *allowedModes) validate() error {
+	for _, list := range []struct {
+		option string
+		modes  []string
+		valid  func(string) bool
+	}{
+		{"pid", m.PID, func(mode string) bool { return container.PidMode(mode).Valid() }},
+		{"ipc", m.IPC, func(mode string) bool { return container.IpcMode(mode).Valid() }},
+		{"userns", m.Userns, func(mode string) bool { return container.UsernsMode(mode).Valid() }},
+		{"uts", m.UTS, func(mode string) bool { return container.UTSMode(mode).Valid() }},
+	} {
+		for _, mode := range list.modes {
+			if !list.valid(mode) {
+				return fmt.Errorf("allowed_modes: %s has %q, which is not a mode; \"host\" is one", list.option, mode)
+			}
+			if _, err := path.Match(mode, ""); err != nil {
+				return fmt.Errorf("allowed_modes: %s: the pattern %q: %w", list.option, mode, err)
+			}
+		}
 	}
 	return nil
 }

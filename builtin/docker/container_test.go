@@ -2,6 +2,7 @@ package docker
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -91,6 +92,57 @@ func TestRefusedOptions(t *testing.T) {
 				t.Errorf("with a configuration that allows it: %v", err)
 			}
 		})
+	}
+}
+
+// A mode of a namespace needs allow_privileged, or allowed_modes of this namespace.
+func TestAllowedModes(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		option, mode string
+		namespace    string
+		allowed      string
+		isAllowed    bool
+	}{
+		{"the mode is listed", "pid_mode", "host", "pid", "host", true},
+		{"the mode of another namespace is listed", "pid_mode", "host", "ipc", "host", false},
+		{"a mode that shares nothing is not listed", "ipc_mode", "private", "ipc", "host", false},
+		{"a mode that shares nothing is listed", "ipc_mode", "shareable", "ipc", "shareable", true},
+		{"the user namespace", "userns_mode", "host", "userns", "host", true},
+		{"the uts namespace", "uts_mode", "host", "uts", "host", true},
+		{"the container is listed", "pid_mode", "container:web-1", "pid", "container:web-1", true},
+		{"another container is listed", "pid_mode", "container:web-1", "pid", "container:web-2", false},
+		{"the container matches a pattern", "pid_mode", "container:web-1", "pid", "container:web-*", true},
+		{"the container does not match the pattern", "ipc_mode", "container:db", "ipc", "container:web-*", false},
+		{"a pattern is for containers", "ipc_mode", "host", "ipc", "container:*", false},
+		{"the case of letters counts", "pid_mode", "HOST", "pid", "host", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plugin := map[string]any{"allowed_modes": map[string]any{test.namespace: list(test.allowed)}}
+			_, host, err := build(t, plugin, map[string]any{test.option: test.mode}, nil)
+			if !test.isAllowed {
+				want := fmt.Sprintf("%s = %q is refused: the operator must set allowed_modes { ", test.option, test.mode)
+				if err == nil || !strings.HasPrefix(err.Error(), want) {
+					t.Errorf("%v, want an error that starts with %q", err, want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			modes := map[string]string{
+				"pid_mode": string(host.PidMode), "ipc_mode": string(host.IpcMode), "userns_mode": string(host.UsernsMode), "uts_mode": string(host.UTSMode),
+			}
+			if modes[test.option] != test.mode {
+				t.Errorf("the container has the modes %v, want %s %q", modes, test.option, test.mode)
+			}
+		})
+	}
+	everything := map[string]any{"allowed_modes": map[string]any{"pid": list("host"), "ipc": list("host"), "userns": list("host"), "uts": list("host")}}
+	for option, value := range map[string]any{"privileged": true, "cgroupns": "host"} {
+		if _, _, err := build(t, everything, map[string]any{option: value}, nil); err == nil || !strings.Contains(err.Error(), "allow_privileged") {
+			t.Errorf("%s with all modes allowed: %v, want an error that names allow_privileged", option, err)
+		}
 	}
 }
 

@@ -61,6 +61,11 @@ func TestRefusedConfiguration(t *testing.T) {
 		"image_pull_timeout":                     {"image_pull_timeout": "0s"},
 		"container_exists_attempts":              {"container_exists_attempts": -1},
 		"oom_score_adj":                          {"oom_score_adj": -1},
+		"allowed_modes: pid":                     {"allowed_modes": map[string]any{"pid": list("private")}},
+		"allowed_modes: ipc":                     {"allowed_modes": map[string]any{"ipc": list("*")}},
+		"allowed_modes: userns":                  {"allowed_modes": map[string]any{"userns": list("container:*")}},
+		"allowed_modes: uts":                     {"allowed_modes": map[string]any{"uts": list("h*")}},
+		"container:[":                            {"allowed_modes": map[string]any{"ipc": list("container:[")}},
 	} {
 		c := decodeBlock[pluginConfig](t, configSchema, body)
 		if err := c.validate(); err == nil || !strings.Contains(err.Error(), name) {
