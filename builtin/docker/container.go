@@ -136,6 +136,7 @@ func (b *containerBuilder) setLimits() error {
 	if l.OOMScoreAdj != nil {
 		b.host.OomScoreAdj = *l.OOMScoreAdj
 	}
+	b.host.CpusetCpus = l.CpusetCpus
 	b.host.ShmSize = l.ShmSize
 	pids := b.plugin.PidsLimit
 	if l.PidsLimit > 0 {
@@ -187,7 +188,12 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 	if shares := r.Linux.CPUShares; shares > 0 {
 		b.host.CPUShares = max(shares, 2) // the least that the kernel accepts
 	}
-	b.host.CpusetCpus = r.Linux.CpusetCpus
+	if reserved := r.Linux.CpusetCpus; reserved != "" {
+		if l.CpusetCpus != "" {
+			b.start.Event(fmt.Sprintf("cpuset_cpus = %q has no effect: the task has the cores %s, because its resources have cores", l.CpusetCpus, reserved), nil)
+		}
+		b.host.CpusetCpus = reserved
+	}
 	if l.CPUHardLimit {
 		const minQuota = 1000 // microseconds; the kernel refuses less
 		quota := int64(r.Linux.PercentTicks*float64(l.CPUCFSPeriod)) * int64(runtime.NumCPU())

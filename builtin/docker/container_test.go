@@ -166,6 +166,30 @@ func TestOOMScoreAdj(t *testing.T) {
 	}
 }
 
+func TestCpuset(t *testing.T) {
+	reserve := func(cores string) func(*sdk.StartRequest) {
+		return func(s *sdk.StartRequest) {
+			s.Resources = &driver.Resources{MemoryMB: 1, Linux: driver.LinuxResources{CpusetCpus: cores}}
+		}
+	}
+	cpuset := map[string]any{"cpuset_cpus": "0-1"}
+	for _, test := range []struct {
+		name     string
+		task     map[string]any
+		reserved string
+		want     string
+	}{
+		{"neither is set", nil, "", ""},
+		{"the option of the task", cpuset, "", "0-1"},
+		{"reserved cores", nil, "3", "3"},
+		{"reserved cores take precedence", cpuset, "3", "3"},
+	} {
+		if _, host, err := build(t, nil, test.task, reserve(test.reserved)); err != nil || host.CpusetCpus != test.want {
+			t.Errorf("%s: %+v, %v; want %q", test.name, host, err, test.want)
+		}
+	}
+}
+
 func TestLogging(t *testing.T) {
 	limits := map[string]string{"max-file": "2", "max-size": "2m"}
 	other := map[string]any{"logging": map[string]any{"type": "local", "config": map[string]any{"max-size": "9m"}}}
@@ -396,6 +420,7 @@ func TestEveryOptionIsUsed(t *testing.T) {
 		"userns_mode": {"userns_mode": "host"}, "cgroupns": {"cgroupns": "host"}, "runtime": {"runtime": "kata"},
 		"security_opt": {"security_opt": list("no-new-privileges")}, "sysctl": {"sysctl": list(map[string]any{"a": "b"})},
 		"cpu_hard_limit": {"cpu_hard_limit": true}, "cpu_cfs_period": {"cpu_hard_limit": true, "cpu_cfs_period": 50000},
+		"cpuset_cpus":       {"cpuset_cpus": "0"},
 		"memory_hard_limit": {"memory_hard_limit": 9}, "oom_score_adj": {"oom_score_adj": 9}, "pids_limit": {"pids_limit": 9},
 		"shm_size": {"shm_size": 9}, "ulimit": {"ulimit": list(map[string]any{"nofile": "1:2"})}, "logging": {"logging": list(map[string]any{"type": "local"})},
 	}

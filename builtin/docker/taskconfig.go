@@ -131,6 +131,7 @@ type isolationConfig struct {
 
 type limitConfig struct {
 	CPUHardLimit    bool              `codec:"cpu_hard_limit"`
+	CpusetCpus      string            `codec:"cpuset_cpus"`
 	CPUCFSPeriod    int64             `codec:"cpu_cfs_period"`    // microseconds
 	MemoryHardLimit int64             `codec:"memory_hard_limit"` // MB; 0 means the task's memory
 	OOMScoreAdj     *int              `codec:"oom_score_adj"`     // nil means the score of the plugin
@@ -228,6 +229,7 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 
 	"cpu_hard_limit":    hclspec.Attr("cpu_hard_limit", "bool", false),
 	"cpu_cfs_period":    defaultNumber("cpu_cfs_period", 100000),
+	"cpuset_cpus":       hclspec.Attr("cpuset_cpus", "string", false),
 	"memory_hard_limit": hclspec.Attr("memory_hard_limit", "number", false),
 	"oom_score_adj":     hclspec.Attr("oom_score_adj", "number", false),
 	"pids_limit":        hclspec.Attr("pids_limit", "number", false),
