@@ -175,6 +175,21 @@ func TestContainerExistsAttempts(t *testing.T) {
 	}
 }
 
+// A container that has exited needs no kill, and engines report that in different ways.
+func TestKillOfExitedContainer(t *testing.T) {
+	for message, want := range map[string]bool{
+		"Container c1 is not running": true, "can only kill running containers": true, "container state improper: stopped": true,
+		"container state improper: paused": false, "disk full": false,
+	} {
+		e := newFakeEngine(t)
+		e.handle("POST /containers/c1/kill", reply(http.StatusInternalServerError, map[string]any{"message": message}))
+		task := &task{engine: newTestDriver(t, e.host, nil).engine, state: taskState{ContainerID: "c1"}}
+		if err := task.Kill(t.Context()); (err == nil) != want {
+			t.Errorf("the engine reports %q: %v, want success: %v", message, err, want)
+		}
+	}
+}
+
 // Only old containers of this node that belong to no task are removed.
 func TestDanglingContainers(t *testing.T) {
 	e := newFakeEngine(t)
