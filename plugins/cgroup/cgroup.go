@@ -172,8 +172,9 @@ func (t *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
-// seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
-// with version 1: it is empty while a driver of another agent is about to enter it.
+// seconds. It does nothing if the task has no cgroups. With version 1 it keeps the cpuset that all
+// tasks share, which is empty while a driver of another agent is about to enter it, and the parent of
+// those with reserved cores: Nomad makes it when it starts, and starts no task without it.
 func (t *Hierarchy) Remove(allocID, task string) error {
 	if t.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
@@ -190,7 +191,6 @@ func (t *Hierarchy) Remove(allocID, task string) error {
 	} else {
 		reserved := filepath.Join(t.reservePath(), allocID+"."+task)
 		errs = append(errs, killAndRemove(reserved))
-		parentDirs = append(parentDirs, filepath.Dir(reserved))
 		for _, tree := range v1Controllers {
 			if t.isMounted(tree) {
 				path := filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)
