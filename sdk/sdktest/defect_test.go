@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -355,6 +356,16 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 			}
 			go copyFIFO(sent.StdoutPath, config.StdoutPath)
 		}
+	case "ignores the memory limit":
+		if config.Resources != nil && config.Resources.MemoryMaxMB == 0 {
+			sent.Resources = withMemory(config, func(r *driver.Resources) { r.Linux.MemoryLimitBytes = 0 })
+		}
+	case "limits memory to a fixed number":
+		sent.Resources = withMemory(config, func(r *driver.Resources) { r.Linux.MemoryLimitBytes = 300 << 20 })
+	case "ignores memory_max":
+		sent.Resources = withMemory(config, func(r *driver.Resources) { r.Linux.MemoryLimitBytes = r.MemoryMB << 20 })
+	case "ignores the reservation":
+		sent.Resources = withMemory(config, func(r *driver.Resources) { r.MemoryMaxMB = 0 })
 	case "keeps a descriptor":
 		_, _ = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	case "leaves a zombie":
@@ -379,6 +390,10 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 	}
 	handle.Config = config
 	switch d.defect {
+	case "leaves tasks in its own cgroups":
+		if err := moveToOwnCgroups(config); err != nil {
+			return nil, nil, err
+		}
 	case "returns a handle in another state":
 		handle.State = driver.TaskExited
 	case "drops a field of the config":
@@ -390,6 +405,50 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 	t.handle = handle
 	d.mu.Unlock()
 	return handle, network, nil
+}
+
+// withMemory returns the resources of a task after change; nil if the task has none.
+func withMemory(config *driver.TaskConfig, change func(*driver.Resources)) *driver.Resources {
+	if config.Resources == nil {
+		return nil
+	}
+	r := *config.Resources
+	change(&r)
+	return &r
+}
+
+// moveToOwnCgroups moves the processes of a task to the cgroups of this process.
+func moveToOwnCgroups(config *driver.TaskConfig) error {
+	own, err := readCgroups(os.Getpid())
+	if err != nil {
+		return err
+	}
+	found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
+	if err != nil {
+		return err
+	}
+	for controllers, path := range own {
+		mounts := []string{strings.TrimPrefix(controllers, "name=")}
+		if controllers == "" {
+			mounts = []string{".", "unified"} // version 2 alone, or beside version 1
+		}
+		for _, mount := range mounts {
+			f, err := os.OpenFile(filepath.Join(proc.CgroupMount, mount, path, "cgroup.procs"), os.O_WRONLY, 0)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			for _, p := range found {
+				if _, err := fmt.Fprintln(f, p.PID); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func commandSchema() *hclspec.Spec { return (&commandDriver{}).Info().TaskSchema }
@@ -733,6 +792,11 @@ func TestDriverDefects(t *testing.T) {
 		{defect: "execs without standard error", want: []string{"exec.streaming"}},
 		{defect: "changes line ends of terminals", want: []string{"exec.terminal"}},
 		{defect: "does not cancel exec", want: []string{"exec.cancelled"}},
+		{defect: "ignores the memory limit", want: []string{"limits.memory"}},
+		{defect: "limits memory to a fixed number", want: []string{"limits.memory", "limits.memory-max"}},
+		{defect: "ignores memory_max", want: []string{"limits.memory-max"}},
+		{defect: "ignores the reservation", want: []string{"limits.reservation"}},
+		{defect: "leaves tasks in its own cgroups", want: []string{"limits.cgroup"}},
 		{defect: "keeps a descriptor", want: []string{"leaks.descriptors"}},
 		{defect: "leaves a zombie", want: []string{"leaks.processes"}},
 		{defect: "does not recover a known task", want: []string{"recover.known-task"}},
