@@ -597,7 +597,9 @@ func testConcurrentTasks(t tb, h *testHost) {
 					}
 				})
 			}
-			if c, err := d.TaskStats(t.Context(), s.config.ID, 10*time.Millisecond); err == nil {
+			statsContext, cancelStats := context.WithCancel(t.Context())
+			defer cancelStats()
+			if c, err := d.TaskStats(statsContext, s.config.ID, 10*time.Millisecond); err == nil {
 				taskCalls.Go(func() {
 					for range c {
 					}
@@ -606,6 +608,7 @@ func testConcurrentTasks(t tb, h *testHost) {
 			if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
+			cancelStats() // the task may have exited before TaskStats: stats.exited-task checks that such a stream ends
 			taskCalls.Wait()
 			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
 				t.Errorf("DestroyTask: %v", err)
