@@ -3,6 +3,7 @@ package supervisor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -22,14 +23,25 @@ type fingerprintStream struct {
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
 // the process is unreachable, run kills it.
 func (f *fingerprintStream) run(ctx context.Context) {
+	var lastErr error
+	fail := func(err error) {
+		if lastErr = err; err != nil {
+			f.logger.Warn("fingerprint of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
+		}
+		f.onChange((*DriverInfo).markFingerprintFailed)
+	}
 	keepStreamOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
-		if fp.Err == nil {
+		switch {
+		case fp.Err == nil:
 			f.onChange(func(info *DriverInfo) { info.applyFingerprint(fp) })
+		case !errors.Is(fp.Err, driver.ErrPluginDown):
+			fail(fp.Err) // at once, because the driver can keep the stream open after an error
 		}
 		return fp.Err
 	}, func(err error) bool {
-		f.logger.Warn("fingerprint stream of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
-		f.onChange((*DriverInfo).markFingerprintFailed)
+		if err == nil || err != lastErr {
+			fail(err)
+		}
 		return checkReachable(ctx, f.inst, f.logger)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/racereport"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
@@ -100,9 +100,9 @@ type leakCheckedTests struct{ tests testscript.TestingM }
 
 func (g leakCheckedTests) Run() int {
 	before := leftoverPaths()
-	reports := collectRaceReports()
+	reports := racereport.Collect()
 	code := g.tests.Run()
-	code = max(code, reports.print(os.Stderr))
+	code = max(code, reports.Print(os.Stderr))
 	printBenchResults(os.Stdout)
 	_ = os.RemoveAll(benchBinaryDir)
 	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
@@ -117,44 +117,6 @@ func (g leakCheckedTests) Run() int {
 	for _, trace := range left {
 		fmt.Fprintln(os.Stderr, "left behind:", trace)
 		code = max(code, 1)
-	}
-	return code
-}
-
-// raceReports is a directory with the reports of the race detector. Without it, a report of a plugin is a line of its log,
-// which no test reads.
-type raceReports string
-
-// collectRaceReports changes the environment so that all processes of the tests write their reports to a directory.
-func collectRaceReports() raceReports {
-	dir, err := os.MkdirTemp("", "nomad-lite-races")
-	if err == nil {
-		err = os.Chmod(dir, 0o777|os.ModeSticky) // some processes have other users
-	}
-	if err == nil {
-		// By default, each process under the race detector sleeps for a second before it exits.
-		err = os.Setenv("GORACE", "atexit_sleep_ms=0 log_path="+filepath.Join(dir, "race"))
-	}
-	if err != nil {
-		panic(err)
-	}
-	return raceReports(dir)
-}
-
-// print prints the reports, removes the directory, and returns the exit code of the tests: 1 if there is a report.
-func (r raceReports) print(w io.Writer) (code int) {
-	files, err := filepath.Glob(filepath.Join(string(r), "race.*"))
-	if err != nil {
-		panic(err)
-	}
-	for _, path := range files {
-		text, err := os.ReadFile(path)
-		fmt.Fprintf(w, "%s: %v\n%s\n", filepath.Base(path), err, text)
-		code = 1
-	}
-	if err := os.RemoveAll(string(r)); err != nil {
-		fmt.Fprintln(w, err)
-		code = 1
 	}
 	return code
 }

@@ -31,7 +31,7 @@ type testAgent struct {
 }
 
 // checkAgentLog fails the test if the lines of an agent's log report a panic, and prints the stacks that follow. The
-// reports of the race detector are not in the log; see raceReports.
+// reports of the race detector are not in the log; see package racereport.
 func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
 	t.Helper()
 	hasPanicked := false

@@ -1,0 +1,70 @@
+package peertest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
+const peersEnvVar = "NOMAD_LITE_PEERS"
+
+// unpackPeers unpacks the peers into a temporary directory, once.
+var unpackPeers = sync.OnceValues(func() (dir string, err error) {
+	folder := peersFolder()
+	if dir, err = os.MkdirTemp("", "nomad-lite-peers"); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command(filepath.Join(folder, "unpack"), dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpack the peers of %s: %w\n%s", folder, err, out)
+	}
+	unpackedPeers = dir
+	return dir, nil
+})
+
+// unpackedPeers is the directory of unpackPeers, empty before the first call.
+var unpackedPeers string
+
+func peersFolder() string {
+	if folder := os.Getenv(peersEnvVar); folder != "" {
+		return folder
+	}
+	return filepath.Join("..", "..", "..", "..", "shared", "peers")
+}
+
+// peerProgram returns the path of a peer program. It skips the test if the peers are absent.
+func peerProgram(t testing.TB, name string) string {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(peersFolder(), "unpack")); err != nil {
+		t.Skipf("no peer programs: set %s to the folder that contains them: %v", peersEnvVar, err)
+	}
+	dir, err := unpackPeers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+func removePeers() error {
+	if unpackedPeers == "" {
+		return nil
+	}
+	return os.RemoveAll(unpackedPeers)
+}
+
+// linkPlugins makes a plugin directory: the keys of links are file names, the values are programs. The links are hard links,
+// because nomad-lite starts no program through a link that leads out of the directory.
+func linkPlugins(dir string, links map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, program := range links {
+		if err := os.Link(program, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package peertest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func programName() string { return filepath.Base(os.Args[0]) }
+
+func topLevelTest(t testing.TB) string { name, _, _ := strings.Cut(t.Name(), "/"); return name }
+
+// sharedConfig returns the configuration of the agents that the tests share. The drivers raw_exec, exec and mock_driver of
+// nomad-lite are Nomad's.
+func sharedConfig(t testing.TB, lite bool) hostConfig {
+	t.Helper()
+	own := func(name string) string {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": peerProgram(t, "hello-driver"), "example-device": peerProgram(t, "example-device")}}
+	for name := range probeVariants {
+		config.plugins[name] = own("probe")
+		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
+	}
+	config.text += `
+plugin "probe-device" {}
+plugin "hello-driver" {}
+plugin "example-device" {
+  config {
+    dir = "DIR/devices"
+  }
+}
+`
+	if lite {
+		for _, name := range []string{"ext-raw-exec", "ext-exec", "ext-mock"} {
+			config.plugins[name] = peerProgram(t, "ext-drivers")
+			config.text += fmt.Sprintf("plugin %q {\n", name)
+			if name == "ext-raw-exec" {
+				config.text += "  config {\n    enabled = true\n  }\n"
+			}
+			config.text += "}\n"
+		}
+	} else {
+		config.text += "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n"
+	}
+	return config
+}
