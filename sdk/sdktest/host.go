@@ -26,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -55,8 +54,7 @@ type testHost struct {
 	caseAborted bool             // the case was aborted, and its processes were killed
 	suiteKilled bool             // no further process may be started, because the suite was killed
 
-	cgroups  *cgroup.Hierarchy
-	noLimits string // reason why the cases for limits are skipped; "" if they are not
+	cgroups taskCgroups
 
 	noDevices     string // reason why the cases for devices are skipped; "" if they are not
 	cannotReserve bool   // Reserve of one device has failed
@@ -68,8 +66,7 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	cgroups := cgroup.Open(nil)
-	return &testHost{plugin: p, cgroups: cgroups, noLimits: cgroups.UnavailableReason(), allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{plugin: p, cgroups: openTaskCgroups(), allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
 // envProcessMarker is the environment variable by which the processes of one host are
@@ -489,7 +486,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
-	h.makeCgroups(t, config)
+	h.cgroups.make(t, config)
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -498,20 +495,6 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 		s.readFIFO(path, to)
 	}
 	return config, s
-}
-
-// makeCgroups makes the cgroups of a task until the end of the case. If it cannot make them, the task has none.
-func (h *testHost) makeCgroups(t tb, config *driver.TaskConfig) {
-	group, err := h.cgroups.Make(config.AllocID, config.Name, 0)
-	if err != nil {
-		h.noLimits = err.Error()
-	}
-	config.Resources.Linux.CpusetCgroup = group.Path
-	t.Cleanup(func() {
-		if err := h.cgroups.Remove(config.AllocID, config.Name); err != nil {
-			t.Errorf("remove the cgroups of a task: %v", err)
-		}
-	})
 }
 
 // readFIFO copies a FIFO until all its writers have closed it.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
@@ -67,13 +68,13 @@ type taskMemory struct {
 func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) taskMemory {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
-	if h.noLimits != "" {
-		t.Skipf("%s", h.noLimits)
+	if h.cgroups.noLimits != "" {
+		t.Skipf("%s", h.cgroups.noLimits)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
 	s.start(config)
-	pids := h.findTaskProcesses(t, config)
+	pids := h.cgroups.findTaskProcesses(t, config)
 	m := taskMemory{task: fmt.Sprintf("a task with memory %d MB", memoryMB), sentMB: memoryMB}
 	if maxMB > 0 {
 		m.task += fmt.Sprintf(" and memory_max %d MB", maxMB)
@@ -101,9 +102,34 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) taskMemory {
 	return m
 }
 
+// taskCgroups makes the cgroups of tasks.
+type taskCgroups struct {
+	hierarchy *cgroup.Hierarchy
+	noLimits  string // reason why the cases for limits are skipped; "" if they are not
+}
+
+func openTaskCgroups() taskCgroups {
+	hierarchy := cgroup.Open(nil)
+	return taskCgroups{hierarchy: hierarchy, noLimits: hierarchy.UnavailableReason()}
+}
+
+// make makes the cgroups of a task until the end of the case. If it cannot make them, the task has none.
+func (c *taskCgroups) make(t tb, config *driver.TaskConfig) {
+	group, err := c.hierarchy.Make(config.AllocID, config.Name, 0)
+	if err != nil {
+		c.noLimits = err.Error()
+	}
+	config.Resources.Linux.CpusetCgroup = group.Path
+	t.Cleanup(func() {
+		if err := c.hierarchy.Remove(config.AllocID, config.Name); err != nil {
+			t.Errorf("remove the cgroups of a task: %v", err)
+		}
+	})
+}
+
 // findTaskProcesses returns the processes of a task that runs. It skips this case and the others for limits if
 // there are none: the task is no process, or has another environment, or runs on another machine.
-func (h *testHost) findTaskProcesses(t tb, config *driver.TaskConfig) (pids []int) {
+func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids []int) {
 	t.Helper()
 	const startTimeout = 2 * time.Second // from the return of StartTask to the environment of the task
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
@@ -118,8 +144,8 @@ func (h *testHost) findTaskProcesses(t tb, config *driver.TaskConfig) (pids []in
 			return pids
 		}
 		if time.Now().After(deadline) {
-			h.noLimits = "no process of this machine has the NOMAD_ALLOC_ID of the task, so that its limits cannot be read"
-			t.Skipf("%s", h.noLimits)
+			c.noLimits = "no process of this machine has the NOMAD_ALLOC_ID of the task, so that its limits cannot be read"
+			t.Skipf("%s", c.noLimits)
 		}
 	}
 }
