@@ -71,7 +71,7 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
 	if h.cgroups.noLimits != "" {
-		t.Skipf("%s", h.cgroups.noLimits)
+		t.Skipf("the limits of a task cannot be read: %s", h.cgroups.noLimits)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
@@ -92,7 +92,7 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 			continue // a task may run commands that exit at once
 		}
 		if err != nil {
-			t.Skipf("the memory limits of the task cannot be read: %v", err)
+			t.Skipf("the limits of a task cannot be read: %v", err)
 		}
 		if first != 0 && (read.limit != m.limit || read.reservation != m.reservation || read.hasOwnCgroup != m.hasOwnCgroup) {
 			t.Errorf("process %d and process %d of %s have different limits: %s in %s, %s in %s",
@@ -148,8 +148,8 @@ func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids [
 			return pids
 		}
 		if time.Now().After(deadline) {
-			c.noLimits = "no process of this machine has the NOMAD_ALLOC_ID of the task, so that its limits cannot be read"
-			t.Skipf("%s", c.noLimits)
+			c.noLimits = "no process of this machine has the NOMAD_ALLOC_ID of the task"
+			t.Skipf("the limits of a task cannot be read: %s", c.noLimits)
 		}
 	}
 }

@@ -46,7 +46,7 @@ type vmStep struct {
 }
 
 // vmDriverContractFlag selects the tests of the driver contract that can depend on cgroups.
-const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats|stop|destroy|exec|leaks|limits|recover)`
+const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats|stop|destroy|exec|leaks|recover)`
 
 // vmDockerFlag selects the tests of the driver contract, and of the limits of containers, that can depend on cgroups. Each start of
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
