@@ -183,7 +183,7 @@ func TestTopology(t *testing.T) {
 			},
 			base.Topology{
 				NodeIDs: []uint32{0, 1}, Distances: [][]uint32{{10, 32}, {32, 10}},
-				Cores: []base.Core{{BaseSpeed: 2000, MaxSpeed: 3000}, {CoreID: 1, GuessSpeed: 2000}, {CoreID: 4, NodeID: 1, SocketID: 1, GuessSpeed: 2000}},
+				Cores: []base.Core{{BaseSpeed: 2000, MaxSpeed: 3000}, {CoreID: 1, BaseSpeed: 2000}, {CoreID: 4, NodeID: 1, SocketID: 1, BaseSpeed: 2000}},
 			},
 		},
 		{
@@ -194,7 +194,7 @@ func TestTopology(t *testing.T) {
 		{
 			"cores of two grades",
 			map[string]string{"sys/devices/system/cpu/online": "0-1", "sys/devices/cpu_atom/cpus": "1", "proc/cpuinfo": cpuinfoText},
-			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 2596}, {CoreID: 1, Grade: base.CoreEfficiency, GuessSpeed: 2596}}},
+			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{BaseSpeed: 2596}, {CoreID: 1, Grade: base.CoreEfficiency, BaseSpeed: 2596}}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package fingerprint
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -47,7 +46,9 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
-			core.GuessSpeed = uint64(cmp.Or(mhz, defaultCoreMHz))
+			if core.BaseSpeed = uint64(mhz); mhz == 0 {
+				core.GuessSpeed = defaultCoreMHz
+			}
 		}
 		if slices.Contains(efficient, id) {
 			core.Grade = base.CoreEfficiency

@@ -29,7 +29,47 @@ type host struct {
 	dir     string // directory of the agent, with its data and its log
 	nodeID  string
 
-	cmd *exec.Cmd
+	cmd    *exec.Cmd
+	cpuset string // cgroup that the agent sees as the root of the hierarchy cpuset; empty without such a hierarchy
+}
+
+const cpusetRoot = "/sys/fs/cgroup/cpuset"
+
+// makeCPUSet makes a cgroup of the hierarchy cpuset of cgroups v1. Each agent divides the cores of the machine among its
+// tasks, and does not know the other agents of the machine, such as the agents of tests that run at the same time.
+func makeCPUSet() (string, error) {
+	if _, err := os.Stat(filepath.Join(cpusetRoot, "cpuset.cpus")); err != nil {
+		return "", nil // the machine has only cgroups v2
+	}
+	path, err := os.MkdirTemp(cpusetRoot, "peertest")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		text, err := os.ReadFile(filepath.Join(cpusetRoot, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(path, file), text, 0)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// removeCPUSet removes a cgroup with its descendants, which have no processes.
+func removeCPUSet(path string) error {
+	if path == "" {
+		return nil
+	}
+	children, err := filepath.Glob(filepath.Join(path, "*/"))
+	errs := []error{err}
+	for _, child := range children {
+		if info, err := os.Stat(child); err == nil && info.IsDir() {
+			errs = append(errs, removeCPUSet(child))
+		}
+	}
+	return errors.Join(append(errs, os.Remove(path))...)
 }
 
 // hostConfig is the part of an agent's configuration that both agents read. DIR is replaced by the directory of the agent.
@@ -54,8 +94,8 @@ client {
   client_max_port   = 14400
   cni_path          = "/usr/lib/cni"
   cni_config_dir    = "DIR/cni"
-  meta {
-    color = "blue"
+  reserved {
+    cpu = 300
   }
   host_volume "shared" {
     path = "DIR/volume"
@@ -191,7 +231,14 @@ func (h *host) start(program, text string, config hostConfig) error {
 		return err
 	}
 	defer log.Close()
-	h.cmd = exec.Command(program, append([]string{"agent", "-dev"}, paths...)...)
+	arguments := append([]string{program, "agent", "-dev"}, paths...)
+	if h.cpuset, err = makeCPUSet(); err != nil {
+		return err
+	}
+	if h.cpuset != "" {
+		arguments = append([]string{"unshare", "--mount", "--propagation", "slave", "/bin/sh", "-c", `mount --bind "$0" ` + cpusetRoot + ` && exec "$@"`, h.cpuset}, arguments...)
+	}
+	h.cmd = exec.Command(arguments[0], arguments[1:]...)
 	h.cmd.Dir = h.dir
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.Env = append(os.Environ(), config.env...)
@@ -255,7 +302,7 @@ func (h *host) stop() error {
 	if i := strings.Index(h.log(), "panic:"); i >= 0 && h.name != "Nomad" {
 		err = errors.Join(err, errors.New(h.log()[i:]))
 	}
-	return errors.Join(err, os.RemoveAll(h.dir))
+	return errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
 }
 
 // sharedHost is an agent that all tests of the package use. The first test that needs the agent starts it.

@@ -2,9 +2,11 @@ package peertest
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -22,7 +24,7 @@ func sharedConfig(t testing.TB, lite bool) hostConfig {
 		return path
 	}
 	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": peerProgram(t, "hello-driver"), "example-device": peerProgram(t, "example-device")}}
-	for name := range probeVariants {
+	for _, name := range append(slices.Collect(maps.Keys(probeVariants)), "probe_wire") {
 		config.plugins[name] = own("probe")
 		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
 	}
