@@ -44,8 +44,12 @@ func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 	}
 }
 
-// coreMHz returns the CPU of one core of a node, 0 if it is not known.
+// coreMHz returns the CPU of one core of a node, 0 if it is not known. Where the frequency is unknown, it is a part of the
+// CPU that the operator has configured.
 func coreMHz(node Node) float64 {
+	if mhz, err := strconv.ParseFloat(node.Attributes["cpu.frequency"], 64); err == nil {
+		return mhz
+	}
 	total, _ := strconv.ParseFloat(node.Attributes["cpu.usablecompute"], 64)
 	cores, _ := strconv.ParseFloat(node.Attributes["cpu.reservablecores"], 64)
 	if cores <= 0 {

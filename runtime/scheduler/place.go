@@ -35,7 +35,7 @@ type Node struct {
 	// Draining means that the node is being drained.
 	Draining bool
 	// Reserved are resources that allocations do not get: CPU in MHz, memory and
-	// disk in MB.
+	// disk in MB. The attribute cpu.usablecompute excludes the CPU that the node reserves.
 	Reserved [3]float64
 	// ReservedPorts are host ports that allocations do not get.
 	ReservedPorts []int
