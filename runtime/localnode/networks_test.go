@@ -166,7 +166,7 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 
 // Reserved cores and reserved CPU are subtracted once, and the settings can change.
 func TestReservedCPU(t *testing.T) {
-	settings := Settings{Reserved: ReservedResources{CPU: 300}}
+	settings := Settings{Reserved: ReservedResources{CPU: 300}, MaxAllocs: 7}
 	host := machine(t, &settings)
 	host.Attributes = map[string]string{"cpu.reservablecores": "3", "cpu.frequency": "1000", "cpu.usablecompute": "3000"}
 	host.Cores, host.CPUMHz, host.ReservedCores, host.ReservableCores = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
@@ -182,6 +182,9 @@ func TestReservedCPU(t *testing.T) {
 		}
 	}
 	check("2700", 1300)
+	if got := scheduler.NodeOf(n.newNodeRecord(nil, nil)).MaxAllocs; got != 7 {
+		t.Errorf("%d allocations at most, want 7", got)
+	}
 	n.Reload(Settings{})
 	check("3000", 1000)
 }

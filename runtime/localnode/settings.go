@@ -23,10 +23,10 @@ type Settings struct {
 	Pool             string // default: default
 	Meta             map[string]string
 	Reserved         ReservedResources
-	CPU              int    // MHz of the node; overrides the fingerprint
-	MemoryMB, DiskMB int    // override the fingerprint
-	NetworkInterface string // name of the interface whose address is the node's address
-	NetworkMBits     int    // speed of the node's addresses that clients see; overrides that of the interface
+	CPU              int // MHz of the node; overrides the fingerprint
+	MemoryMB, DiskMB int // override the fingerprint
+	Interface        InterfaceSettings
+	MaxAllocs        int    // largest number of allocations at one time; 0 means no limit
 	MinDynamicPort   int    // default: 20000
 	MaxDynamicPort   int    // default: 32000
 	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
@@ -36,6 +36,12 @@ type Settings struct {
 	Networks         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
 	HostVolumes map[string]*api.HostVolumeInfo
+}
+
+// InterfaceSettings select the network interface whose address is the node's address.
+type InterfaceSettings struct {
+	Name  string // default: the interface of the default route
+	MBits int    // speed that clients see; overrides that of the interface
 }
 
 // ReservedResources are resources that allocations do not get.
@@ -86,7 +92,7 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 // Fingerprint reads the properties of the machine. The operator's settings override
 // them.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
-	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.NetworkInterface
+	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
 	host := fingerprint.Read(o)
 	for _, o := range []struct {
 		value     int

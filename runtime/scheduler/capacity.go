@@ -20,6 +20,7 @@ var resourceDimensions = [...]struct {
 	{"memory", "MB", "memory.totalbytes", 1 << 20},
 	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
 	{"cores", "cores", "cpu.reservablecores", 1},
+	{"max allocation exceeded", "allocations", "", 1}, // the limit is Node.MaxAllocs; the name is Nomad's
 }
 
 // nodeCapacity returns the capacity of a node. A missing attribute means no limit.
@@ -33,6 +34,9 @@ func nodeCapacity(node Node) resourceAmounts {
 				c[i] -= node.Reserved[i]
 			}
 		}
+	}
+	if node.MaxAllocs > 0 {
+		c[4] = float64(node.MaxAllocs)
 	}
 	return c
 }
@@ -90,5 +94,6 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 		maxDemand[i] = max(prestartDemand[i], mainDemand[i], poststopDemand[i]) + sidecarDemand[i]
 	}
 	maxDemand[2] = float64(*g.EphemeralDisk.SizeMB)
+	maxDemand[4] = 1
 	return maxDemand
 }

@@ -23,6 +23,7 @@ func NodeOf(n *api.Node) Node {
 		HostVolumes: n.HostVolumes,
 		Ineligible:  n.SchedulingEligibility == api.NodeSchedulingIneligible,
 		Draining:    n.DrainStrategy != nil,
+		MaxAllocs:   n.NodeMaxAllocs,
 	}
 	for name, d := range n.Drivers {
 		node.Drivers[name] = d != nil && d.Detected && d.Healthy

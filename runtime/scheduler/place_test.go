@@ -414,3 +414,20 @@ func TestPlaceOnNodeWithReservedCores(t *testing.T) {
 		}
 	}
 }
+
+// A node with node_max_allocs runs no more allocations at one time.
+func TestPlaceOnNodeWithMaxAllocs(t *testing.T) {
+	node := testNode()
+	node.MaxAllocs = 2
+	place := func(count int) error {
+		_, err := Place(newJobFixture(func(f *jobFixture) { f.group.Count = &count }).job, node, testEnv())
+		return err
+	}
+	if err := place(2); err != nil {
+		t.Error(err)
+	}
+	exhausted := new(exhaustedError)
+	if err := place(3); !errors.As(err, &exhausted) || exhausted.resourceName != "max allocation exceeded" || !strings.Contains(err.Error(), "this node runs 2 allocations at one time") {
+		t.Errorf("a third allocation: %v", err)
+	}
+}
