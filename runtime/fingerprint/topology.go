@@ -17,7 +17,7 @@ const localNUMADistance, remoteNUMADistance = 10, 20
 // defaultCoreMHz is the speed of a core of a machine that states none. Drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the
+// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the base
 // frequency of cores whose own frequency is unknown; 0 means unknown.
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
@@ -46,7 +46,8 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
-			if core.BaseSpeed = uint64(mhz); mhz == 0 {
+			core.BaseSpeed = uint64(mhz)
+			if mhz == 0 {
 				core.GuessSpeed = defaultCoreMHz
 			}
 		}

@@ -22,7 +22,6 @@ func TestPodmanDriverLimitsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(image.RepoTags)
 	config := hostConfig{
 		plugins: map[string]string{"nomad-driver-podman": program},
 		text:    fmt.Sprintf("plugin \"nomad-driver-podman\" {\n  config {\n    socket_path = %q\n  }\n}\n", engine.Host),
@@ -53,7 +52,7 @@ func TestPodmanDriverLimitsMemory(t *testing.T) {
 			assertField(t, "drivers.AllocatedMemoryResources.memory_max_mb", limits.Memory, int64(77<<20))
 			assertField(t, "drivers.AllocatedMemoryResources.memory_mb", limits.MemoryReservation, int64(33<<20))
 			assertField(t, "drivers.LinuxResources.cpu_shares", limits.CPUShares, int64(111))
-			assertField(t, "drivers.TaskConfig.name", container.Container.Name, "main-"+alloc.ID)
+			assertField(t, "drivers.TaskConfig.name", container.Container.Name, "/main-"+alloc.ID)
 		})
 		if err := h.stop(); err != nil {
 			t.Error(err)

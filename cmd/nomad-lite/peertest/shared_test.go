@@ -3,6 +3,7 @@ package peertest
 import (
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,21 @@ import (
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }
+
+// networkInterface returns the name of an interface with an address, lo if the machine has no other.
+func networkInterface(t testing.TB) string {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range interfaces {
+		if addresses, err := i.Addrs(); err == nil && i.Flags&(net.FlagUp|net.FlagLoopback) == net.FlagUp && len(addresses) > 0 {
+			return i.Name
+		}
+	}
+	return "lo"
+}
 
 // sharedConfig returns the configuration of the agents that the tests share. The drivers raw_exec, exec and mock_driver of
 // nomad-lite are Nomad's.
@@ -28,6 +44,7 @@ func sharedConfig(t testing.TB, lite bool) hostConfig {
 		config.plugins[name] = own("probe")
 		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
 	}
+	config.text += fmt.Sprintf("client {\n  network_interface = %q\n}\n", networkInterface(t)) // with -dev, the default of Nomad is lo
 	config.text += `
 plugin "probe-device" {}
 plugin "hello-driver" {}
