@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
-const waitTimeout = 30 * time.Second
+const waitTimeout = time.Minute
 
 // host is a running agent: the stock Nomad agent or nomad-lite.
 type host struct {
@@ -76,7 +76,6 @@ func removeCPUSet(path string) error {
 type hostConfig struct {
 	text    string            // further configuration
 	plugins map[string]string // program of each file in the plugin directory
-	env     []string
 }
 
 const commonConfig = `
@@ -135,7 +134,7 @@ ports {
 const probeNetwork = `{
   "cniVersion": "1.0.0",
   "name": "probe",
-  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "192.0.2.0/28", "dataDir": "/run/peertest-cni"}}]
+  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "192.0.2.0/28", "dataDir": "DIR/cni-state"}}]
 }
 `
 
@@ -151,7 +150,15 @@ func startNomad(program string, config hostConfig) (*host, error) {
 	if err := h.start(program, text, config); err != nil {
 		return nil, err
 	}
-	return h, h.waitReady()
+	return h.ready()
+}
+
+// ready waits until the agent is ready. If it does not become ready, it is stopped.
+func (h *host) ready() (*host, error) {
+	if err := h.waitReady(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, h.log()), h.stop())
+	}
+	return h, nil
 }
 
 // startLite starts nomad-lite.
@@ -160,22 +167,11 @@ func startLite(config hostConfig) (*host, error) {
 	if err := h.start("nomad-lite", liteConfig, config); err != nil {
 		return nil, err
 	}
-	ready := regexp.MustCompile(`agent is ready: (http://[^,\s]+)`)
-	err := waitFor("the ready line of nomad-lite", func() bool {
-		found := ready.FindStringSubmatch(h.log())
-		if found != nil {
-			h.address = found[1]
-		}
-		return found != nil
-	})
-	if err == nil {
-		err = h.waitReady()
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w\n%s", err, h.log()), h.stop())
-	}
-	return h, nil
+	return h.ready()
 }
+
+// readyLine is the line with which nomad-lite prints its address.
+var readyLine = regexp.MustCompile(`agent is ready: (http://[^,\s]+)`)
 
 // freePorts returns free TCP ports.
 func freePorts(count int) ([]string, error) {
@@ -212,7 +208,7 @@ func (h *host) start(program, text string, config hostConfig) error {
 	if err := os.WriteFile(filepath.Join(h.dir, "devices", "file-device"), nil, 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(h.dir, "cni", "probe.conflist"), []byte(probeNetwork), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.dir, "cni", "probe.conflist"), []byte(strings.ReplaceAll(probeNetwork, "DIR", h.dir)), 0o644); err != nil {
 		return err
 	}
 	if err := linkPlugins(filepath.Join(h.dir, "plugins"), config.plugins); err != nil {
@@ -241,7 +237,6 @@ func (h *host) start(program, text string, config hostConfig) error {
 	h.cmd = exec.Command(arguments[0], arguments[1:]...)
 	h.cmd.Dir = h.dir
 	h.cmd.Stdout, h.cmd.Stderr = log, log
-	h.cmd.Env = append(os.Environ(), config.env...)
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal would interrupt the stock agent's plugins, too
 	return h.cmd.Start()
 }
@@ -259,6 +254,18 @@ func (h *host) log() string {
 
 // waitReady waits until the node of the agent is ready, and lets tasks use memory_max.
 func (h *host) waitReady() (err error) {
+	if h.address == "" {
+		err := waitFor("the address of "+h.name, func() bool {
+			found := readyLine.FindStringSubmatch(h.log())
+			if found != nil {
+				h.address = found[1]
+			}
+			return found != nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if h.Client, err = api.NewClient(&api.Config{Address: h.address, Namespace: api.DefaultNamespace}); err != nil {
 		return err
 	}
@@ -315,11 +322,10 @@ type sharedHost struct {
 
 func (s *sharedHost) get(t testing.TB) *host {
 	t.Helper()
-	nomad := peerProgram(t, "nomad") // skips the test outside of once
+	peerProgram(t, "nomad") // a test that is skipped must not use the Once up
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}
-	_ = nomad
 	s.once.Do(func() { s.host, s.err = s.begin(t) })
 	if s.err != nil {
 		t.Fatal(s.err)

@@ -36,6 +36,7 @@ var nodeDifferences = []nodeDifference{
 	{`/Attributes/nomad-lite\.version`, "the version of nomad-lite"},
 	{`/Attributes/arch`, "an old name, which jobs use"},
 	{`/Attributes/unique\.(cgroup\.(version|mountpoint)|storage\.bytesfree)`, "attributes of earlier versions of Nomad, which jobs use"},
+	{`/Attributes/cpu\.usablecompute`, "the CPU that the node reserves is left out, because no task gets it"},
 	{`/Attributes/os\.signals`, "the signals that tasks can get are in order, and complete"},
 	{`/Attributes/nomad\.bridge\.hairpin_mode`, "allocations on the bridge reach their own ports by default"},
 	{`/Attributes/plugins\.secrets\.vault\.version`, "no Vault"},
