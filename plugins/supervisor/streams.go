@@ -23,7 +23,7 @@ type fingerprintStream struct {
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
 // the process is unreachable, run kills it.
 func (f *fingerprintStream) run(ctx context.Context) {
-	var lastErr error
+	var lastErr error // error that has marked the driver as failed; nil after a fingerprint
 	fail := func(err error) {
 		if lastErr = err; err != nil {
 			f.logger.Warn("fingerprint of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
@@ -33,13 +33,14 @@ func (f *fingerprintStream) run(ctx context.Context) {
 	keepStreamOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		switch {
 		case fp.Err == nil:
+			lastErr = nil
 			f.onChange(func(info *DriverInfo) { info.applyFingerprint(fp) })
 		case !errors.Is(fp.Err, driver.ErrPluginDown):
 			fail(fp.Err) // at once, because the driver can keep the stream open after an error
 		}
 		return fp.Err
 	}, func(err error) bool {
-		if err == nil || err != lastErr {
+		if err == nil || !errors.Is(err, lastErr) {
 			fail(err)
 		}
 		return checkReachable(ctx, f.inst, f.logger)

@@ -567,6 +567,12 @@ func TestFingerprints(t *testing.T) {
 		expect("an error on an open stream", false, false, "failed to fingerprint driver", "driver.x=true")
 		d.fingerprints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}
 		expect("the next fingerprint of the stream", true, true, "Healthy", "driver.x=true")
+		for range 2 {
+			d.fingerprints <- driver.Fingerprint{Err: driver.ErrPluginDown}
+			expect("a broken connection", false, false, "failed to fingerprint driver", "driver.x=true")
+			time.Sleep(time.Minute)
+			expect("stream reopened", true, true, "Healthy", "driver.x=true")
+		}
 
 		d.plugin.die()
 		synctest.Wait()
