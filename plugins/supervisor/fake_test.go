@@ -96,6 +96,9 @@ func (f *fakePlugin) becomeUnreachable() {
 	f.mu.Unlock()
 }
 
+// errOnOpenStream is an error of a fingerprint after which the fake driver keeps the stream open.
+var errOnOpenStream = errors.New("the engine does not respond")
+
 // fakeDriver sends the values that a test puts into its channels. If broken is set, its
 // streams end immediately.
 type fakeDriver struct {
@@ -135,7 +138,7 @@ func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 			select {
 			case fp := <-d.fingerprints:
 				send(fp)
-				if fp.Err != nil {
+				if fp.Err != nil && !errors.Is(fp.Err, errOnOpenStream) {
 					return
 				}
 			case <-d.plugin.done:

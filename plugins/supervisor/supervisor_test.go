@@ -563,6 +563,10 @@ func TestFingerprints(t *testing.T) {
 		if d.streamCount != opened+1 || hasExited(d.plugin) {
 			t.Errorf("%d streams opened, want one more than %d, and the plugin alive", d.streamCount, opened)
 		}
+		d.fingerprints <- driver.Fingerprint{Err: errOnOpenStream}
+		expect("an error on an open stream", false, false, "failed to fingerprint driver", "driver.x=true")
+		d.fingerprints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}
+		expect("the next fingerprint of the stream", true, true, "Healthy", "driver.x=true")
 
 		d.plugin.die()
 		synctest.Wait()

@@ -631,7 +631,7 @@ func TestHookMountsMerge(t *testing.T) {
 			for _, m := range c.Mounts {
 				mounts = append(mounts, m.TaskPath+"="+m.HostPath+":"+m.PropagationMode)
 			}
-			wantEqual(t, when, mounts, "[/data=/srv/data:bidirectional /both=/srv/device:private /lib=/srv/lib:private]")
+			wantEqual(t, when, mounts, "[/data=/srv/data:bidirectional /both=/srv/device: /lib=/srv/lib:]")
 			wantEqual(t, when, len(c.Devices), 1)
 			wantEqual(t, when, c.DeviceEnv, "map[VISIBLE:x0 of web]")
 			wantEqual(t, when, c.Env["VISIBLE"], "x0 of web")

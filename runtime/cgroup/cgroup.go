@@ -172,37 +172,31 @@ func (t *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
-// seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
-// with version 1: it is empty while a driver of another agent is about to enter it.
+// seconds. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
+// cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
 func (t *Hierarchy) Remove(allocID, task string) error {
 	if t.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
 	}
 	var errs []error
-	var parentDirs []string // children before parents
 	if t.version == V2 {
 		for _, slice := range []string{reserveSlice, shareSlice} {
-			path := t.scopePath(slice, allocID, task)
-			errs = append(errs, killAndRemove(path))
-			parentDirs = append(parentDirs, filepath.Dir(path))
+			errs = append(errs, killAndRemove(t.scopePath(slice, allocID, task)))
 		}
-		parentDirs = append(parentDirs, filepath.Dir(parentDirs[0]))
 	} else {
-		reserved := filepath.Join(t.reservePath(), allocID+"."+task)
-		errs = append(errs, killAndRemove(reserved))
-		parentDirs = append(parentDirs, filepath.Dir(reserved))
+		errs = append(errs, killAndRemove(filepath.Join(t.reservePath(), allocID+"."+task)))
 		for _, tree := range v1Controllers {
 			if t.isMounted(tree) {
-				path := filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)
-				errs = append(errs, killAndRemove(path))
-				parentDirs = append(parentDirs, filepath.Dir(path))
+				errs = append(errs, killAndRemove(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)))
 			}
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, parent := range parentDirs {
-		os.Remove(parent) // the removal fails if the parent has other cgroups
+	if t.version == V2 && t.basePath != t.mountPoint {
+		for _, parent := range []string{t.reservePath(), t.sharePath(), filepath.Dir(t.sharePath())} {
+			os.Remove(parent) // the removal fails if the parent has other cgroups
+		}
 	}
 	return errors.Join(append(errs, t.updateShare())...)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +12,8 @@ import (
 )
 
 // RemoveAllocCgroups removes the cgroups of the allocations in dir, which all programs name <alloc id>.<task>,
-// and kills the processes in them. The allocation ids are unique, so no other cgroups match.
+// and kills the processes in them. The allocation ids are unique, so no other cgroups match. It keeps the parents of the
+// cgroups, as Hierarchy.Remove does.
 func RemoveAllocCgroups(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || len(entries) == 0 {
@@ -36,9 +36,6 @@ func RemoveAllocCgroups(dir string) error {
 				}
 			}
 		}
-	}
-	for _, parent := range slices.Backward(parents) {
-		os.Remove(parent) // the removal fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)
 }

@@ -170,7 +170,6 @@ func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 		{"device", first.Device != ""},
 		{"cidr", first.CIDR != ""},
 		{"ip", first.IP != ""},
-		{"dns", first.DNS != nil && isHostNetworking(first.Mode)},
 		{"cni", first.CNI != nil && !strings.HasPrefix(first.Mode, "cni/")},
 	})
 }

@@ -83,7 +83,6 @@ func TestWarnings(t *testing.T) {
 			f.group.MaxClientDisconnect = new(time.Hour)
 		}, group("max_client_disconnect is deprecated and ignored. Use the disconnect block instead")},
 		{"two networks", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, {}} }, group("only the first of 2 network blocks is used")},
-		{"dns with the network of the host", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{DNS: &api.DNSConfig{}}} }, group("dns of a network has no effect")},
 		{"dns with a network of its own", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{Mode: "bridge", DNS: &api.DNSConfig{}}}
 		}, nil},

@@ -221,9 +221,6 @@ func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
 	return vars
 }
 
-// defaultPropagation is the propagation mode of mounts for which a hook sets none.
-const defaultPropagation = "private"
-
 // mounts merges the mounts and devices of the hooks, in the order of the hooks. If
 // several hooks use the same path in the task, the last hook wins. It returns an error for
 // mounts if the driver does not support them.
@@ -246,9 +243,6 @@ func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, er
 		}
 		for _, m := range record.Mounts {
 			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
-			if m.PropagationMode == "" {
-				m.PropagationMode = defaultPropagation
-			}
 			mounts = append(mounts, m)
 		}
 		for _, d := range record.Devices {
