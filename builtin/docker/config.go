@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/moby/moby/api/types/container"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
@@ -21,11 +24,21 @@ type pluginConfig struct {
 	GC                   gcConfig       `codec:"gc"`
 	DisableLogCollection bool           `codec:"disable_log_collection"`
 	PullActivityTimeout  string         `codec:"pull_activity_timeout"`
+	taskDefaults
 	infraConfig
 	securityConfig
 	unsupportedPluginConfig
 
 	pullActivityTimeout time.Duration // parsed PullActivityTimeout
+}
+
+// taskDefaults has the options that apply to tasks without their own.
+type taskDefaults struct {
+	ContainerExistsAttempts int    `codec:"container_exists_attempts"`
+	ImagePullTimeout        string `codec:"image_pull_timeout"`
+	OOMScoreAdj             int    `codec:"oom_score_adj"`
+
+	imagePullTimeout time.Duration // parsed ImagePullTimeout
 }
 
 // infraConfig is the image of the containers that hold the networks of groups.
@@ -50,7 +63,6 @@ type registryConfig struct {
 
 type loggingConfig struct {
 	Type   string            `codec:"type"`
-	Driver string            `codec:"driver"` // Driver is another name of Type
 	Config map[string]string `codec:"config"`
 }
 
@@ -76,11 +88,21 @@ type danglingConfig struct {
 // securityConfig is the policy of the operator for tasks.
 type securityConfig struct {
 	AllowPrivileged bool         `codec:"allow_privileged"`
+	AllowedModes    allowedModes `codec:"allowed_modes"`
 	AllowCaps       []string     `codec:"allow_caps"`
 	AllowRuntimes   []string     `codec:"allow_runtimes"`
 	NvidiaRuntime   string       `codec:"nvidia_runtime"`
 	PidsLimit       int64        `codec:"pids_limit"` // 0 means no limit
 	Volumes         volumeConfig `codec:"volumes"`
+}
+
+// allowedModes are the modes of namespaces that tasks can set without allow_privileged. A mode that starts with
+// "container:" can be a pattern.
+type allowedModes struct {
+	PID    []string `codec:"pid"`
+	IPC    []string `codec:"ipc"`
+	Userns []string `codec:"userns"`
+	UTS    []string `codec:"uts"`
 }
 
 type volumeConfig struct {
@@ -101,22 +123,24 @@ func defaultBool(name string, value bool) *hclspec.Spec {
 	return hclspec.Default(hclspec.Attr(name, "bool", false), hclspec.Literal(fmt.Sprint(value)))
 }
 
-func defaultStrings(name string, values []string) *hclspec.Spec {
-	return hclspec.Default(hclspec.Attr(name, "list(string)", false), hclspec.Literal(`["`+strings.Join(values, `", "`)+`"]`))
+func defaultNumber(name string, value int) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "number", false), hclspec.Literal(strconv.Itoa(value)))
+}
+
+func defaultStrings(name string, values ...string) *hclspec.Spec {
+	quoted := make([]string, 0, len(values))
+	for _, value := range values {
+		quoted = append(quoted, strconv.Quote(value))
+	}
+	return hclspec.Default(hclspec.Attr(name, "list(string)", false), hclspec.Literal("["+strings.Join(quoted, ", ")+"]"))
 }
 
 // defaultAllowCaps are the capabilities that a container has by default in Docker, except
 // net_raw, which allows spoofing on the bridge.
 var defaultAllowCaps = []string{
-	"audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod",
-	"net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot",
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
+	"NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 }
-
-var loggingSpec = hclspec.Block("logging", hclspec.Object(map[string]*hclspec.Spec{
-	"type":   hclspec.Attr("type", "string", false),
-	"driver": hclspec.Attr("driver", "string", false),
-	"config": hclspec.Attr("config", "list(map(string))", false),
-}), false)
 
 var danglingSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"enabled":        defaultBool("enabled", true),
@@ -125,7 +149,7 @@ var danglingSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"creation_grace": defaultString("creation_grace", "5m"),
 })
 
-const danglingDefaults = `{ enabled = true, dry_run = false, period = "5m", creation_grace = "5m" }`
+const danglingDefaults = `{ enabled = true, period = "5m", creation_grace = "5m" }`
 
 var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"endpoint": hclspec.Attr("endpoint", "string", false),
@@ -139,7 +163,10 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"helper": hclspec.Attr("helper", "string", false),
 	}), false),
 	"extra_labels": hclspec.Attr("extra_labels", "list(string)", false),
-	"logging":      loggingSpec,
+	"logging": hclspec.Default(hclspec.Block("logging", hclspec.Object(map[string]*hclspec.Spec{
+		"type":   hclspec.Attr("type", "string", false),
+		"config": hclspec.BlockAttrs("config", "string", false),
+	}), false), hclspec.Literal(`{ type = "json-file", config = { max-file = "2", max-size = "2m" } }`)),
 	"gc": hclspec.Default(hclspec.Block("gc", hclspec.Object(map[string]*hclspec.Spec{
 		"image":       defaultBool("image", true),
 		"image_delay": defaultString("image_delay", "3m"),
@@ -147,18 +174,28 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"dangling_containers": hclspec.Default(
 			hclspec.Block("dangling_containers", danglingSpec, false), hclspec.Literal(danglingDefaults)),
 	}), false), hclspec.Literal(`{ image = true, image_delay = "3m", container = true, dangling_containers = `+danglingDefaults+` }`)),
-	"disable_log_collection": defaultBool("disable_log_collection", false),
+	"disable_log_collection": hclspec.Attr("disable_log_collection", "bool", false),
 	"pull_activity_timeout":  defaultString("pull_activity_timeout", "2m"),
 
-	"allow_privileged": defaultBool("allow_privileged", false),
-	"allow_caps":       defaultStrings("allow_caps", defaultAllowCaps),
-	"allow_runtimes":   defaultStrings("allow_runtimes", []string{"runc", "nvidia"}),
-	"nvidia_runtime":   defaultString("nvidia_runtime", "nvidia"),
-	"pids_limit":       hclspec.Attr("pids_limit", "number", false),
-	"volumes": hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
-		"enabled":      defaultBool("enabled", false),
-		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),
+	"container_exists_attempts": defaultNumber("container_exists_attempts", 5),
+	"image_pull_timeout":        defaultString("image_pull_timeout", "5m"),
+	"oom_score_adj":             defaultNumber("oom_score_adj", 0),
+
+	"allow_privileged": hclspec.Attr("allow_privileged", "bool", false),
+	"allowed_modes": hclspec.Block("allowed_modes", hclspec.Object(map[string]*hclspec.Spec{
+		"pid":    defaultStrings("pid"),
+		"ipc":    defaultStrings("ipc"),
+		"userns": defaultStrings("userns"),
+		"uts":    defaultStrings("uts"),
 	}), false),
+	"allow_caps":     defaultStrings("allow_caps", defaultAllowCaps...),
+	"allow_runtimes": defaultStrings("allow_runtimes", "runc", "nvidia"),
+	"nvidia_runtime": defaultString("nvidia_runtime", "nvidia"),
+	"pids_limit":     hclspec.Attr("pids_limit", "number", false),
+	"volumes": hclspec.Default(hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
+		"enabled":      hclspec.Attr("enabled", "bool", false),
+		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),
+	}), false), hclspec.Literal(`{ enabled = false }`)),
 
 	"infra_image":              hclspec.Attr("infra_image", "string", false),
 	"infra_image_pull_timeout": defaultString("infra_image_pull_timeout", "5m"),
@@ -174,6 +211,7 @@ func (c *pluginConfig) validate() error {
 		dst  *time.Duration
 	}{
 		{"pull_activity_timeout", c.PullActivityTimeout, &c.pullActivityTimeout},
+		{"image_pull_timeout", c.ImagePullTimeout, &c.imagePullTimeout},
 		{"infra_image_pull_timeout", c.InfraImagePullTimeout, &c.infraImagePullTimeout},
 		{"gc.image_delay", c.GC.ImageDelay, &c.GC.imageDelay},
 		{"gc.dangling_containers.period", c.GC.DanglingContainers.Period, &c.GC.DanglingContainers.period},
@@ -184,8 +222,17 @@ func (c *pluginConfig) validate() error {
 			return fmt.Errorf("%s is %q; it must be a duration such as \"3m\"", d.name, d.text)
 		}
 	}
-	if c.pullActivityTimeout == 0 {
-		return errors.New("pull_activity_timeout is 0; every pull would fail")
+	if c.pullActivityTimeout == 0 || c.imagePullTimeout == 0 {
+		return errors.New("pull_activity_timeout and image_pull_timeout cannot be 0; every pull would fail")
+	}
+	if c.ContainerExistsAttempts < 0 {
+		return fmt.Errorf("container_exists_attempts is %d; it cannot be negative", c.ContainerExistsAttempts)
+	}
+	if err := checkOOMScoreAdj(c.OOMScoreAdj); err != nil {
+		return err
+	}
+	if err := c.AllowedModes.validate(); err != nil {
+		return err
 	}
 	if c.GC.DanglingContainers.Enabled && c.GC.DanglingContainers.period == 0 {
 		return errors.New("gc.dangling_containers.period is 0; write enabled = false to keep the containers")
@@ -204,9 +251,6 @@ func (c *pluginConfig) validate() error {
 			return fmt.Errorf("extra_labels: no label matches %q; the labels are %s", pattern, strings.Join(extraLabelNames, ", "))
 		}
 	}
-	if err := c.Logging.validate(); err != nil {
-		return err
-	}
 	return c.unsupportedPluginConfig.validate()
 }
 
@@ -217,9 +261,25 @@ func (c *unsupportedPluginConfig) validate() error {
 	return nil
 }
 
-func (c *loggingConfig) validate() error {
-	if c.Type != "" && c.Driver != "" && c.Type != c.Driver {
-		return fmt.Errorf("logging: type is %q and driver is %q; they are two names of one option, remove one", c.Type, c.Driver)
+func (m *allowedModes) validate() error {
+	for _, list := range []struct {
+		option string
+		modes  []string
+		valid  func(string) bool
+	}{
+		{"pid", m.PID, func(mode string) bool { return container.PidMode(mode).Valid() }},
+		{"ipc", m.IPC, func(mode string) bool { return container.IpcMode(mode).Valid() }},
+		{"userns", m.Userns, func(mode string) bool { return container.UsernsMode(mode).Valid() }},
+		{"uts", m.UTS, func(mode string) bool { return container.UTSMode(mode).Valid() }},
+	} {
+		for _, mode := range list.modes {
+			if !list.valid(mode) {
+				return fmt.Errorf("allowed_modes: %s has %q, which is not a mode; \"host\" is one", list.option, mode)
+			}
+			if _, err := path.Match(mode, ""); err != nil {
+				return fmt.Errorf("allowed_modes: %s: the pattern %q: %w", list.option, mode, err)
+			}
+		}
 	}
 	return nil
 }

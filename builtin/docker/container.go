@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -120,27 +121,22 @@ func (b *containerBuilder) setLabels() error {
 	return nil
 }
 
-// setLogging sets the log driver of the container. Without configuration it is json-file
-// with 2 files of 2 MB, from which the driver reads the output.
+// setLogging sets the log driver of the container: that of the task, or else that of the plugin.
 func (b *containerBuilder) setLogging() {
-	for _, l := range []loggingConfig{b.task.Logging, b.plugin.Logging} {
-		if typ := l.Type + l.Driver; typ != "" || len(l.Config) > 0 {
-			if l.Type != "" {
-				typ = l.Type
-			}
-			if typ == "" {
-				typ = "json-file"
-			}
-			b.host.LogConfig = container.LogConfig{Type: typ, Config: l.Config}
-			return
-		}
+	l := b.plugin.Logging
+	if t := b.task.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {
+		l = loggingConfig{Type: cmp.Or(t.Type, t.Driver), Config: t.Config}
 	}
-	b.host.LogConfig = container.LogConfig{Type: "json-file", Config: map[string]string{"max-file": "2", "max-size": "2m"}}
+	b.host.LogConfig = container.LogConfig{Type: cmp.Or(l.Type, "json-file"), Config: l.Config}
 }
 
 func (b *containerBuilder) setLimits() error {
 	l := b.task.limitConfig
-	b.host.OomScoreAdj = l.OOMScoreAdj
+	b.host.OomScoreAdj = b.plugin.OOMScoreAdj
+	if l.OOMScoreAdj != nil {
+		b.host.OomScoreAdj = *l.OOMScoreAdj
+	}
+	b.host.CpusetCpus = l.CpusetCpus
 	b.host.ShmSize = l.ShmSize
 	pids := b.plugin.PidsLimit
 	if l.PidsLimit > 0 {
@@ -192,7 +188,12 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 	if shares := r.Linux.CPUShares; shares > 0 {
 		b.host.CPUShares = max(shares, 2) // the least that the kernel accepts
 	}
-	b.host.CpusetCpus = r.Linux.CpusetCpus
+	if reserved := r.Linux.CpusetCpus; reserved != "" {
+		if l.CpusetCpus != "" {
+			b.start.Event(fmt.Sprintf("cpuset_cpus = %q has no effect: the task has the cores %s, because its resources have cores", l.CpusetCpus, reserved), nil)
+		}
+		b.host.CpusetCpus = reserved
+	}
 	if l.CPUHardLimit {
 		const minQuota = 1000 // microseconds; the kernel refuses less
 		quota := int64(r.Linux.PercentTicks*float64(l.CPUCFSPeriod)) * int64(runtime.NumCPU())

@@ -2,6 +2,8 @@ package docker
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -90,6 +92,145 @@ func TestRefusedOptions(t *testing.T) {
 				t.Errorf("with a configuration that allows it: %v", err)
 			}
 		})
+	}
+}
+
+// A mode of a namespace needs allow_privileged, or allowed_modes of this namespace.
+func TestAllowedModes(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		option, mode string
+		namespace    string
+		allowed      string
+		isAllowed    bool
+	}{
+		{"the mode is listed", "pid_mode", "host", "pid", "host", true},
+		{"the mode of another namespace is listed", "pid_mode", "host", "ipc", "host", false},
+		{"a mode that shares nothing is not listed", "ipc_mode", "private", "ipc", "host", false},
+		{"a mode that shares nothing is listed", "ipc_mode", "shareable", "ipc", "shareable", true},
+		{"the user namespace", "userns_mode", "host", "userns", "host", true},
+		{"the uts namespace", "uts_mode", "host", "uts", "host", true},
+		{"the container is listed", "pid_mode", "container:web-1", "pid", "container:web-1", true},
+		{"another container is listed", "pid_mode", "container:web-1", "pid", "container:web-2", false},
+		{"the container matches a pattern", "pid_mode", "container:web-1", "pid", "container:web-*", true},
+		{"the container does not match the pattern", "ipc_mode", "container:db", "ipc", "container:web-*", false},
+		{"a pattern is for containers", "ipc_mode", "host", "ipc", "container:*", false},
+		{"the case of letters counts", "pid_mode", "HOST", "pid", "host", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plugin := map[string]any{"allowed_modes": map[string]any{test.namespace: list(test.allowed)}}
+			_, host, err := build(t, plugin, map[string]any{test.option: test.mode}, nil)
+			if !test.isAllowed {
+				want := fmt.Sprintf("%s = %q is refused: the operator must set allowed_modes { ", test.option, test.mode)
+				if err == nil || !strings.HasPrefix(err.Error(), want) {
+					t.Errorf("%v, want an error that starts with %q", err, want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			modes := map[string]string{
+				"pid_mode": string(host.PidMode), "ipc_mode": string(host.IpcMode), "userns_mode": string(host.UsernsMode), "uts_mode": string(host.UTSMode),
+			}
+			if modes[test.option] != test.mode {
+				t.Errorf("the container has the modes %v, want %s %q", modes, test.option, test.mode)
+			}
+		})
+	}
+	everything := map[string]any{"allowed_modes": map[string]any{"pid": list("host"), "ipc": list("host"), "userns": list("host"), "uts": list("host")}}
+	for option, value := range map[string]any{"privileged": true, "cgroupns": "host"} {
+		if _, _, err := build(t, everything, map[string]any{option: value}, nil); err == nil || !strings.Contains(err.Error(), "allow_privileged") {
+			t.Errorf("%s with all modes allowed: %v, want an error that names allow_privileged", option, err)
+		}
+	}
+}
+
+func TestOOMScoreAdj(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		plugin, task map[string]any
+		want         int
+	}{
+		{"neither is set", nil, nil, 0},
+		{"the plugin's is for tasks without their own", map[string]any{"oom_score_adj": 500}, nil, 500},
+		{"the task's takes precedence", map[string]any{"oom_score_adj": 500}, map[string]any{"oom_score_adj": 300}, 300},
+		{"the task's takes precedence when it is 0", map[string]any{"oom_score_adj": 500}, map[string]any{"oom_score_adj": 0}, 0},
+	} {
+		if _, host, err := build(t, test.plugin, test.task, nil); err != nil || host.OomScoreAdj != test.want {
+			t.Errorf("%s: %+v, %v; want %d", test.name, host, err, test.want)
+		}
+	}
+	if _, _, err := build(t, nil, map[string]any{"oom_score_adj": -1}, nil); err == nil {
+		t.Error("a task can protect itself with a negative score")
+	}
+}
+
+func TestCpuset(t *testing.T) {
+	reserve := func(cores string) func(*sdk.StartRequest) {
+		return func(s *sdk.StartRequest) {
+			s.Resources = &driver.Resources{MemoryMB: 1, Linux: driver.LinuxResources{CpusetCpus: cores}}
+		}
+	}
+	cpuset := map[string]any{"cpuset_cpus": "0-1"}
+	for _, test := range []struct {
+		name     string
+		task     map[string]any
+		reserved string
+		want     string
+	}{
+		{"neither is set", nil, "", ""},
+		{"the option of the task", cpuset, "", "0-1"},
+		{"reserved cores", nil, "3", "3"},
+		{"reserved cores take precedence", cpuset, "3", "3"},
+	} {
+		if _, host, err := build(t, nil, test.task, reserve(test.reserved)); err != nil || host.CpusetCpus != test.want {
+			t.Errorf("%s: %+v, %v; want %q", test.name, host, err, test.want)
+		}
+	}
+}
+
+func TestLogging(t *testing.T) {
+	limits := map[string]string{"max-file": "2", "max-size": "2m"}
+	other := map[string]any{"logging": map[string]any{"type": "local", "config": map[string]any{"max-size": "9m"}}}
+	for _, test := range []struct {
+		name         string
+		plugin, task map[string]any
+		want         container.LogConfig
+	}{
+		{"neither is set", nil, nil, container.LogConfig{Type: "json-file", Config: limits}},
+		{"the plugin's replaces the default", other, nil, container.LogConfig{Type: "local", Config: map[string]string{"max-size": "9m"}}},
+		{"the plugin's type alone", map[string]any{"logging": map[string]any{"type": "local"}}, nil, container.LogConfig{Type: "local"}},
+		{"the task's replaces the plugin's", other, map[string]any{"logging": map[string]any{"driver": "syslog"}}, container.LogConfig{Type: "syslog"}},
+		{
+			"a task without type", other, map[string]any{"logging": map[string]any{"config": list(map[string]any{"max-size": "1m"})}},
+			container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "1m"}},
+		},
+	} {
+		_, host, err := build(t, test.plugin, test.task, nil)
+		if err != nil || host.LogConfig.Type != test.want.Type || !maps.Equal(host.LogConfig.Config, test.want.Config) {
+			t.Errorf("%s: %+v, %v; want %+v", test.name, host, err, test.want)
+		}
+	}
+	if _, _, err := build(t, nil, map[string]any{"logging": map[string]any{"type": "local", "driver": "syslog"}}, nil); err == nil {
+		t.Error("two types of one task are accepted")
+	}
+}
+
+// A job file has a block or an object, which the parser makes a list with one object; a configuration and the HTTP API
+// have an object, too.
+func TestSpellingsOfBlocks(t *testing.T) {
+	for name, spell := range map[string]func(map[string]any) any{
+		"object":                 func(m map[string]any) any { return m },
+		"list":                   func(m map[string]any) any { return list(m) },
+		"list of the job parser": func(m map[string]any) any { return []map[string]any{m} },
+	} {
+		_, host, err := build(t,
+			map[string]any{"logging": spell(map[string]any{"type": "local", "config": spell(map[string]any{"max-size": "1m"})})},
+			map[string]any{"storage_opt": spell(map[string]any{"size": "1G"})}, nil)
+		if err != nil || host.LogConfig.Config["max-size"] != "1m" || host.StorageOpt["size"] != "1G" {
+			t.Errorf("%s: %+v, %v", name, host, err)
+		}
 	}
 }
 
@@ -279,6 +420,7 @@ func TestEveryOptionIsUsed(t *testing.T) {
 		"userns_mode": {"userns_mode": "host"}, "cgroupns": {"cgroupns": "host"}, "runtime": {"runtime": "kata"},
 		"security_opt": {"security_opt": list("no-new-privileges")}, "sysctl": {"sysctl": list(map[string]any{"a": "b"})},
 		"cpu_hard_limit": {"cpu_hard_limit": true}, "cpu_cfs_period": {"cpu_hard_limit": true, "cpu_cfs_period": 50000},
+		"cpuset_cpus":       {"cpuset_cpus": "0"},
 		"memory_hard_limit": {"memory_hard_limit": 9}, "oom_score_adj": {"oom_score_adj": 9}, "pids_limit": {"pids_limit": 9},
 		"shm_size": {"shm_size": 9}, "ulimit": {"ulimit": list(map[string]any{"nofile": "1:2"})}, "logging": {"logging": list(map[string]any{"type": "local"})},
 	}

@@ -1,6 +1,8 @@
 package docker
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -56,7 +58,14 @@ func TestRefusedConfiguration(t *testing.T) {
 		"pids_limit":                             {"pids_limit": -1},
 		"extra_labels":                           {"extra_labels": list("no_such_label")},
 		"selinuxlabel":                           {"volumes": list(map[string]any{"selinuxlabel": "x"})},
-		"logging":                                {"logging": list(map[string]any{"type": "local", "driver": "syslog"})},
+		"image_pull_timeout":                     {"image_pull_timeout": "0s"},
+		"container_exists_attempts":              {"container_exists_attempts": -1},
+		"oom_score_adj":                          {"oom_score_adj": -1},
+		"allowed_modes: pid":                     {"allowed_modes": map[string]any{"pid": list("private")}},
+		"allowed_modes: ipc":                     {"allowed_modes": map[string]any{"ipc": list("*")}},
+		"allowed_modes: userns":                  {"allowed_modes": map[string]any{"userns": list("container:*")}},
+		"allowed_modes: uts":                     {"allowed_modes": map[string]any{"uts": list("h*")}},
+		"container:[":                            {"allowed_modes": map[string]any{"ipc": list("container:[")}},
 	} {
 		c := decodeBlock[pluginConfig](t, configSchema, body)
 		if err := c.validate(); err == nil || !strings.Contains(err.Error(), name) {
@@ -130,6 +139,54 @@ func TestNameOfAnotherOwner(t *testing.T) {
 				t.Errorf("got %q, %v; the old container was removed %d times, want %d", id, err, e.count("DELETE /containers/old"), test.removed)
 			}
 		})
+	}
+}
+
+// container_exists_attempts limits how often a container that has the name is removed.
+func TestContainerExistsAttempts(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		plugin, task map[string]any
+		want         int
+	}{
+		{"of the plugin", map[string]any{"container_exists_attempts": 2}, nil, 2},
+		{"of the task", map[string]any{"container_exists_attempts": 2}, map[string]any{"container_exists_attempts": 3}, 3},
+		{"default", nil, nil, 5},
+		{"no attempt", map[string]any{"container_exists_attempts": 0}, nil, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newFakeEngine(t)
+			e.handle("GET /images/app:1/json", reply(http.StatusOK, map[string]any{"Id": testImageID}))
+			e.handle("POST /containers/create", reply(http.StatusConflict, map[string]any{"message": "the name is in use"}))
+			task := map[string]any{"image": "app:1"}
+			maps.Copy(task, test.task)
+			start := newTestStart(t, task)
+			labels := map[string]any{labelAllocID: start.AllocID, labelTaskName: start.Name}
+			e.handle("GET /containers/"+containerName(start)+"/json", reply(http.StatusOK, map[string]any{"Id": "old", "Config": map[string]any{"Labels": labels}}))
+			e.handle("DELETE /containers/old", reply(http.StatusNoContent, nil))
+			_, err := newTestDriver(t, e.host, test.plugin).Start(t.Context(), start)
+			if want := fmt.Sprintf("after %d attempts to remove it (container_exists_attempts)", test.want); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want an error with %q", err, want)
+			}
+			if creates, removed := e.count("POST /containers/create"), e.count("DELETE /containers/old"); creates != test.want+1 || removed != test.want {
+				t.Errorf("%d creates and %d removals, want %d and %d", creates, removed, test.want+1, test.want)
+			}
+		})
+	}
+}
+
+// A container that has exited needs no kill, and engines report that in different ways.
+func TestKillOfExitedContainer(t *testing.T) {
+	for message, want := range map[string]bool{
+		"Container c1 is not running": true, "can only kill running containers": true, "container state improper: stopped": true,
+		"container state improper: paused": false, "disk full": false,
+	} {
+		e := newFakeEngine(t)
+		e.handle("POST /containers/c1/kill", reply(http.StatusInternalServerError, map[string]any{"message": message}))
+		task := &task{engine: newTestDriver(t, e.host, nil).engine, state: taskState{ContainerID: "c1"}}
+		if err := task.Kill(t.Context()); (err == nil) != want {
+			t.Errorf("the engine reports %q: %v, want success: %v", message, err, want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,7 +265,7 @@ func (s *imageStore) pullForTask(ctx context.Context, ref imageRef, t *taskConfi
 		start.Event(fmt.Sprintf("Pulling %s without credentials: %v", ref.name, err), nil)
 	}
 	start.Event("Downloading image", map[string]string{"image": ref.name})
-	return s.pull(ctx, ref, auth, pullLimit{"image_pull_timeout", t.imagePullTimeout})
+	return s.pull(ctx, ref, auth, pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.settings().imagePullTimeout)})
 }
 
 // pullLimit is an option that limits how long a caller waits for a pull.

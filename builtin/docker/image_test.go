@@ -121,6 +121,31 @@ func TestPullErrors(t *testing.T) {
 	}
 }
 
+// The plugin's timeout is for tasks without their own.
+func TestImagePullTimeout(t *testing.T) {
+	e := newFakeEngine(t)
+	e.handle("POST /images/create", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for _, test := range []struct {
+		name, plugin, task, want string
+	}{
+		{"of the plugin", "20ms", "", "pull app:1: not complete after image_pull_timeout, 20ms"},
+		{"of the task, shorter", "5m", "30ms", "pull app:1: not complete after image_pull_timeout, 30ms"},
+		{"of the task, longer", "1ms", "40ms", "pull app:1: not complete after image_pull_timeout, 40ms"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := newTestDriver(t, e.host, map[string]any{"image_pull_timeout": test.plugin})
+			task := map[string]any{"image": "app:1"}
+			if test.task != "" {
+				task["image_pull_timeout"] = test.task
+			}
+			_, err := d.Start(t.Context(), newTestStart(t, task))
+			if err == nil || err.Error() != test.want || !driver.IsRecoverable(err) {
+				t.Errorf("%v (recoverable: %v), want the recoverable error %q", err, driver.IsRecoverable(err), test.want)
+			}
+		})
+	}
+}
+
 // Two starts share a pull, which ends when neither waits for it.
 func TestConcurrentPullsAreOne(t *testing.T) {
 	e := newFakeEngine(t)

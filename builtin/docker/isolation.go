@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -19,12 +20,8 @@ func (b *containerBuilder) setIsolation() error {
 	if i.Privileged && !b.plugin.AllowPrivileged {
 		return errors.New(`privileged is refused: the operator must set allow_privileged = true in the configuration of the driver "docker"`)
 	}
-	for _, mode := range []struct{ option, value string }{
-		{"ipc_mode", i.IPCMode}, {"pid_mode", i.PIDMode}, {"uts_mode", i.UTSMode}, {"userns_mode", i.UsernsMode}, {"cgroupns", i.CgroupNS},
-	} {
-		if (mode.value == "host" || strings.HasPrefix(mode.value, "container:")) && !b.plugin.AllowPrivileged {
-			return fmt.Errorf("%s = %q is refused, because the task would share a namespace: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode.option, mode.value)
-		}
+	if err := b.checkModes(); err != nil {
+		return err
 	}
 	b.host.Privileged = i.Privileged
 	b.host.IpcMode = container.IpcMode(i.IPCMode)
@@ -51,6 +48,32 @@ func (b *containerBuilder) setIsolation() error {
 	return nil
 }
 
+// checkModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task
+// sets must be allowed, also one that shares nothing.
+func (b *containerBuilder) checkModes() error {
+	if b.plugin.AllowPrivileged {
+		return nil
+	}
+	i, allowed := b.task.isolationConfig, b.plugin.AllowedModes
+	for _, mode := range []struct {
+		namespace, option, value string
+		allowed                  []string
+	}{
+		{"pid", "pid_mode", i.PIDMode, allowed.PID}, {"ipc", "ipc_mode", i.IPCMode, allowed.IPC},
+		{"userns", "userns_mode", i.UsernsMode, allowed.Userns}, {"uts", "uts_mode", i.UTSMode, allowed.UTS},
+	} {
+		matches := func(pattern string) bool { ok, err := path.Match(pattern, mode.value); return ok && err == nil }
+		if mode.value != "" && !slices.ContainsFunc(mode.allowed, matches) {
+			return fmt.Errorf("%s = %q is refused: the operator must set allowed_modes { %s = [%q] } or allow_privileged = true in the configuration of the driver \"docker\"",
+				mode.option, mode.value, mode.namespace, mode.value)
+		}
+	}
+	if i.CgroupNS == "host" || strings.HasPrefix(i.CgroupNS, "container:") {
+		return fmt.Errorf("cgroupns = %q is refused, because the task would share a namespace: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
+	}
+	return nil
+}
+
 func (b *containerBuilder) setRuntime() error {
 	name := b.task.Runtime
 	if _, ok := b.start.DeviceEnv["NVIDIA_VISIBLE_DEVICES"]; ok {
@@ -67,7 +90,7 @@ func (b *containerBuilder) setRuntime() error {
 }
 
 // engineCaps are the capabilities that the engine gives a container by default.
-var engineCaps = append(slices.Clone(defaultAllowCaps), "net_raw")
+var engineCaps = normalizeCaps(append(slices.Clone(defaultAllowCaps), "NET_RAW"))
 
 // setCapabilities drops the engine's default capabilities that the operator does not
 // allow, and adds and drops the capabilities that the task names.
@@ -118,11 +141,11 @@ func (b *containerBuilder) securityOpt(opt string) (string, error) {
 	if key != "seccomp" || value == "unconfined" || value == "builtin" {
 		return opt, nil
 	}
-	path, err := b.hostPath(value)
+	file, err := b.hostPath(value)
 	if err != nil {
 		return "", err
 	}
-	profile, err := os.ReadFile(path)
+	profile, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("read the seccomp profile: %w", err)
 	}

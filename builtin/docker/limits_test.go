@@ -85,19 +85,23 @@ func testLimits(t *testing.T, d *Driver, start func(*testing.T, *Driver, map[str
 		}
 	})
 
-	t.Run("cores beyond the reserved ones", func(t *testing.T) {
-		if runtime.NumCPU() < 2 {
-			t.Skip("needs two cores")
-		}
-		config := map[string]any{"args": list("-c", "taskset 1 true || exit 1"+within+"taskset 2 true"+beyond)}
-		task := start(t, d, config, func(s *sdk.StartRequest) {
-			s.Resources = &driver.Resources{MemoryMB: 50, Linux: driver.LinuxResources{CpusetCpus: "0"}}
+	for name, c := range map[string]struct{ option, reserved string }{
+		"cores beyond the reserved ones": {"", "0"}, "cores beyond cpuset_cpus": {"0", ""}, "cores of cpuset_cpus beyond the reserved ones": {"0-1", "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if runtime.NumCPU() < 2 {
+				t.Skip("needs two cores")
+			}
+			config := map[string]any{"args": list("-c", "taskset 1 true || exit 1"+within+"taskset 2 true"+beyond), "cpuset_cpus": c.option}
+			task := start(t, d, config, func(s *sdk.StartRequest) {
+				s.Resources = &driver.Resources{MemoryMB: 50, Linux: driver.LinuxResources{CpusetCpus: c.reserved}}
+			})
+			wait(t, task)
+			if answer := readAnswer(t, task); answer != "within\n" {
+				t.Errorf("the task has written %q, want only \"within\"", answer)
+			}
 		})
-		wait(t, task)
-		if answer := readAnswer(t, task); answer != "within\n" {
-			t.Errorf("the task has written %q, want only \"within\"", answer)
-		}
-	})
+	}
 }
 
 // readAnswer returns the text that a task has written to /local/answer.

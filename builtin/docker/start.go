@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		}
 	}()
 	options.Config.Image = imageID
-	id, err := createContainer(ctx, engine, options, tc.ContainerExistsAttempts)
+	id, err := createContainer(ctx, engine, options, cmp.Or(tc.ContainerExistsAttempts, config.ContainerExistsAttempts))
 	if err != nil {
 		return nil, engineError(fmt.Errorf("create the container %s: %w", options.Name, err))
 	}
@@ -122,13 +123,18 @@ func collectsOutput(c *pluginConfig, start *sdk.StartRequest) bool {
 // createContainer creates a container. A container of an earlier start of the same task
 // that has the name is removed first, up to the given number of times.
 func createContainer(ctx context.Context, engine *client.Client, options *client.ContainerCreateOptions, attempts int) (string, error) {
+	const minDelay, maxDelay = 100 * time.Millisecond, 5 * time.Second
+	delay := minDelay
 	for attempt := 0; ; attempt++ {
 		created, err := engine.ContainerCreate(ctx, *options)
 		if err == nil {
 			return created.ID, nil
 		}
-		if !isNameInUse(err) || attempt >= max(attempts, 1) {
+		switch {
+		case !isNameInUse(err):
 			return "", err
+		case attempt >= attempts:
+			return "", fmt.Errorf("a container has the name after %d attempts to remove it (container_exists_attempts): %w", attempts, err)
 		}
 		existing, inspectErr := engine.ContainerInspect(ctx, options.Name, client.ContainerInspectOptions{})
 		switch {
@@ -146,7 +152,8 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 			continue
 		}
 		select {
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(delay):
+			delay = min(2*delay, maxDelay)
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -221,7 +222,11 @@ func (t *task) kill(ctx context.Context, signal string) error {
 // isNotRunning reports whether the engine has refused a signal because the container has
 // exited. Some versions of Docker, and podman, report that as a server error.
 func isNotRunning(err error) bool {
-	return err != nil && (cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is not running") || strings.Contains(err.Error(), "can only kill running containers"))
+	if err == nil || cerrdefs.IsConflict(err) {
+		return err != nil
+	}
+	texts := []string{"is not running", "can only kill running containers", "container state improper: stopped"}
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 // Destroy removes the container, unless the operator keeps containers.

@@ -17,8 +17,13 @@ type taskConfig struct {
 	isolationConfig
 	limitConfig
 
-	ContainerExistsAttempts int           `codec:"container_exists_attempts"`
-	Logging                 loggingConfig `codec:"logging"`
+	ContainerExistsAttempts int               `codec:"container_exists_attempts"` // 0 means the number of the plugin
+	Logging                 taskLoggingConfig `codec:"logging"`
+}
+
+type taskLoggingConfig struct {
+	loggingConfig
+	Driver string `codec:"driver"` // another name of Type
 }
 
 type imageConfig struct {
@@ -29,7 +34,7 @@ type imageConfig struct {
 	Auth             *authConfig `codec:"auth"`
 	AuthSoftFail     bool        `codec:"auth_soft_fail"`
 
-	imagePullTimeout time.Duration // parsed ImagePullTimeout
+	imagePullTimeout time.Duration // parsed ImagePullTimeout; 0 means the timeout of the plugin
 }
 
 // authConfig has the credentials of a task for the registry of its image.
@@ -126,11 +131,12 @@ type isolationConfig struct {
 
 type limitConfig struct {
 	CPUHardLimit    bool              `codec:"cpu_hard_limit"`
+	CpusetCpus      string            `codec:"cpuset_cpus"`
 	CPUCFSPeriod    int64             `codec:"cpu_cfs_period"`    // microseconds
 	MemoryHardLimit int64             `codec:"memory_hard_limit"` // MB; 0 means the task's memory
-	OOMScoreAdj     int               `codec:"oom_score_adj"`
-	PidsLimit       int64             `codec:"pids_limit"` // 0 means the limit of the plugin
-	ShmSize         int64             `codec:"shm_size"`   // bytes
+	OOMScoreAdj     *int              `codec:"oom_score_adj"`     // nil means the score of the plugin
+	PidsLimit       int64             `codec:"pids_limit"`        // 0 means the limit of the plugin
+	ShmSize         int64             `codec:"shm_size"`          // bytes
 	Ulimit          map[string]string `codec:"ulimit"`
 }
 
@@ -160,7 +166,7 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"image":              hclspec.Attr("image", "string", true),
 	"load":               hclspec.Attr("load", "string", false),
 	"force_pull":         hclspec.Attr("force_pull", "bool", false),
-	"image_pull_timeout": defaultString("image_pull_timeout", "5m"),
+	"image_pull_timeout": hclspec.Attr("image_pull_timeout", "string", false),
 	"auth": hclspec.Block("auth", hclspec.Object(map[string]*hclspec.Spec{
 		"username":       hclspec.Attr("username", "string", false),
 		"password":       hclspec.Attr("password", "string", false),
@@ -206,7 +212,7 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"cgroup_permissions": hclspec.Attr("cgroup_permissions", "string", false),
 	}), 0, 0),
 	"readonly_rootfs": hclspec.Attr("readonly_rootfs", "bool", false),
-	"storage_opt":     hclspec.Attr("storage_opt", "list(map(string))", false),
+	"storage_opt":     hclspec.BlockAttrs("storage_opt", "string", false),
 
 	"privileged":   hclspec.Attr("privileged", "bool", false),
 	"cap_add":      hclspec.Attr("cap_add", "list(string)", false),
@@ -222,15 +228,20 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"sysctl":       hclspec.Attr("sysctl", "list(map(string))", false),
 
 	"cpu_hard_limit":    hclspec.Attr("cpu_hard_limit", "bool", false),
-	"cpu_cfs_period":    hclspec.Default(hclspec.Attr("cpu_cfs_period", "number", false), hclspec.Literal("100000")),
+	"cpu_cfs_period":    defaultNumber("cpu_cfs_period", 100000),
+	"cpuset_cpus":       hclspec.Attr("cpuset_cpus", "string", false),
 	"memory_hard_limit": hclspec.Attr("memory_hard_limit", "number", false),
 	"oom_score_adj":     hclspec.Attr("oom_score_adj", "number", false),
 	"pids_limit":        hclspec.Attr("pids_limit", "number", false),
 	"shm_size":          hclspec.Attr("shm_size", "number", false),
 	"ulimit":            hclspec.Attr("ulimit", "list(map(string))", false),
 
-	"container_exists_attempts": hclspec.Default(hclspec.Attr("container_exists_attempts", "number", false), hclspec.Literal("5")),
-	"logging":                   loggingSpec,
+	"container_exists_attempts": hclspec.Attr("container_exists_attempts", "number", false),
+	"logging": hclspec.Block("logging", hclspec.Object(map[string]*hclspec.Spec{
+		"type":   hclspec.Attr("type", "string", false),
+		"driver": hclspec.Attr("driver", "string", false),
+		"config": hclspec.Attr("config", "list(map(string))", false),
+	}), false),
 })
 
 // validate checks the parts of the block that do not depend on the operator's policy, and
@@ -239,17 +250,21 @@ func (c *taskConfig) validate() (err error) {
 	if c.Image == "" {
 		return errors.New("image is empty; name the image of the container")
 	}
-	if c.imagePullTimeout, err = time.ParseDuration(c.ImagePullTimeout); err != nil || c.imagePullTimeout <= 0 {
-		return fmt.Errorf("image_pull_timeout is %q; it must be a duration such as \"5m\"", c.ImagePullTimeout)
+	if c.ImagePullTimeout != "" {
+		if c.imagePullTimeout, err = time.ParseDuration(c.ImagePullTimeout); err != nil || c.imagePullTimeout <= 0 {
+			return fmt.Errorf("image_pull_timeout is %q; it must be a duration such as \"5m\"", c.ImagePullTimeout)
+		}
 	}
 	if c.CPUCFSPeriod < 1000 || c.CPUCFSPeriod > 1000000 {
 		return fmt.Errorf("cpu_cfs_period is %d; it must be between 1000 and 1000000 microseconds", c.CPUCFSPeriod)
 	}
-	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
-		return fmt.Errorf("oom_score_adj is %d; it must be between 0 and 1000", c.OOMScoreAdj)
+	if c.OOMScoreAdj != nil {
+		if err := checkOOMScoreAdj(*c.OOMScoreAdj); err != nil {
+			return err
+		}
 	}
-	if c.PidsLimit < 0 || c.MemoryHardLimit < 0 || c.ShmSize < 0 {
-		return errors.New("pids_limit, memory_hard_limit and shm_size cannot be negative")
+	if c.PidsLimit < 0 || c.MemoryHardLimit < 0 || c.ShmSize < 0 || c.ContainerExistsAttempts < 0 {
+		return errors.New("pids_limit, memory_hard_limit, shm_size and container_exists_attempts cannot be negative")
 	}
 	if c.Isolation != "" && c.Isolation != "default" {
 		return fmt.Errorf("isolation is %q; only \"default\" exists on Linux, remove the option", c.Isolation)
@@ -257,5 +272,16 @@ func (c *taskConfig) validate() (err error) {
 	if len(c.Ports) > 0 && len(c.PortMap) > 0 {
 		return errors.New("ports and port_map are both set; port_map is for network blocks of the task, remove one of them")
 	}
-	return c.Logging.validate()
+	if l := c.Logging; l.Type != "" && l.Driver != "" && l.Type != l.Driver {
+		return fmt.Errorf("logging: type is %q and driver is %q; they are two names of one option, remove one", l.Type, l.Driver)
+	}
+	return nil
+}
+
+// checkOOMScoreAdj returns an error if the score would protect a task against the programs of the machine.
+func checkOOMScoreAdj(score int) error {
+	if score < 0 || score > 1000 {
+		return fmt.Errorf("oom_score_adj is %d; it must be between 0 and 1000", score)
+	}
+	return nil
 }

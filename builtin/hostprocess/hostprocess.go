@@ -24,8 +24,7 @@ type Config struct {
 }
 
 // ConfigSchema returns the schema of a `plugin` block with the options of Config and the options of the
-// driver itself. The options have no defaults: the zero value of Config is the default, because a host
-// can send no configuration.
+// driver itself. The zero value of Config has the meaning of a block without these options.
 func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 	attributes := map[string]*hclspec.Spec{
 		"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
@@ -14,23 +16,29 @@ import (
 // Values of pid_mode and ipc_mode.
 const modePrivate, modeHost = "private", "host"
 
-// Config is the `config` block of the driver's `plugin` block.
+// Config is the `config` block of the driver's `plugin` block. Its zero value has the meaning of the defaults in the
+// schema, because a host can send no configuration.
 type Config struct {
 	hostprocess.Config
 	NoPivotRoot bool     `codec:"no_pivot_root"`
 	PIDMode     string   `codec:"default_pid_mode"`
 	IPCMode     string   `codec:"default_ipc_mode"`
-	AllowCaps   []string `codec:"allow_caps"`
-	Seccomp     *bool    `codec:"seccomp"` // filter the system calls of tasks; nil means true
+	AllowCaps   []string `codec:"allow_caps"` // nil means sandbox.DefaultCapabilities
+	Seccomp     *bool    `codec:"seccomp"`    // filter the system calls of tasks; nil means true
 }
 
 var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
-	"no_pivot_root":    hclspec.Attr("no_pivot_root", "bool", false),
-	"default_pid_mode": hclspec.Attr("default_pid_mode", "string", false),
-	"default_ipc_mode": hclspec.Attr("default_ipc_mode", "string", false),
-	"allow_caps":       hclspec.Attr("allow_caps", "list(string)", false),
-	"seccomp":          hclspec.Attr("seccomp", "bool", false),
+	"no_pivot_root":    hclspec.Default(hclspec.Attr("no_pivot_root", "bool", false), hclspec.Literal("false")),
+	"default_pid_mode": hclspec.Default(hclspec.Attr("default_pid_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
+	"default_ipc_mode": hclspec.Default(hclspec.Attr("default_ipc_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
+	"allow_caps":       hclspec.Default(hclspec.Attr("allow_caps", "list(string)", false), hclspec.Literal(defaultAllowCaps())),
+	"seccomp":          hclspec.Default(hclspec.Attr("seccomp", "bool", false), hclspec.Literal("true")),
 })
+
+// defaultAllowCaps returns sandbox.DefaultCapabilities as an HCL expression, in capital letters as Nomad writes them.
+func defaultAllowCaps() string {
+	return `["` + strings.ToUpper(strings.Join(sandbox.DefaultCapabilities, `", "`)) + `"]`
+}
 
 func (c *Config) validate() error {
 	if err := checkMode("default_pid_mode", c.PIDMode); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
@@ -39,9 +40,7 @@ type pluginConfig struct {
 }
 
 var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
-	// The attribute has no default, because the default depends on the user of the
-	// agent.
-	"enabled":        hclspec.Attr("enabled", "bool", false),
+	"enabled":        hclspec.Default(hclspec.Attr("enabled", "bool", false), hclspec.Literal(strconv.FormatBool(enabledByDefault()))),
 	"denied_envvars": hclspec.Attr("denied_envvars", "list(string)", false),
 })
 
@@ -106,15 +105,17 @@ func (d *Driver) currentConfig() pluginConfig {
 	return d.config
 }
 
-// isEnabled reports whether tasks may run. If the agent runs as root, the operator must
-// enable the driver, because it gives root access to everyone who can submit a job.
-// Otherwise it is enabled by default.
+// isEnabled reports whether tasks may run.
 func (c *pluginConfig) isEnabled() bool {
 	if c.Enabled != nil {
 		return *c.Enabled
 	}
-	return os.Geteuid() != 0
+	return enabledByDefault() // a host can send no configuration
 }
+
+// enabledByDefault reports whether the driver is enabled unless the operator decides. If the agent runs as root, the
+// operator must enable the driver, because it gives root access to everyone who can submit a job.
+func enabledByDefault() bool { return os.Geteuid() != 0 }
 
 const disabledText = `disabled: write plugin "raw_exec" { config { enabled = true } } into the agent's configuration`
 
