@@ -58,6 +58,7 @@ mount -t proc proc /proc
 for module in /modules/*.ko; do insmod $module; done
 ip addr add 10.0.2.15/24 dev eth0
 ip link set eth0 up
+ip route add default via 10.0.2.2
 mkfifo /pressed
 for device in /dev/input/event*; do
   exec 3<$device
