@@ -56,7 +56,7 @@ var runtimeLayers = [][]string{
 	{"store"},
 	{
 		"events", "jobsummary", "variables", "identity", "scheduler",
-		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline", "otlp",
+		"allocdir", "logs", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline", "otlp",
 	},
 	{"taskapi"},
 	{"hooks", "hookplugin"},
@@ -71,7 +71,7 @@ var runtimeLayers = [][]string{
 // runnerPackages are the packages that run allocations. They do not import the scheduler: they
 // receive allocations, and report states, through interfaces that they declare.
 var runnerPackages = []string{
-	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "timeline", "otlp",
+	"allocdir", "logs", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "timeline", "otlp",
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 

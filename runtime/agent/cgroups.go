@@ -3,8 +3,8 @@ package agent
 import (
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )

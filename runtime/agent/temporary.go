@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 )
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"

@@ -137,8 +137,15 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 	if factory := b.config.Hooks; factory != nil {
 		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
 	}
-	list = append(list, hooks.OrderedHook{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
-		return b.newLogTask(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
+	list = append(list, hooks.OrderedHook{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, hooks.OutputMode) {
+		mode := hooks.OutputCollected
+		if runner.Capabilities().DisableLogCollection {
+			mode = hooks.OutputReadByDriver
+		}
+		if logsDisabled(t) {
+			mode = hooks.OutputDiscarded
+		}
+		return b.newLogTask(t), mode
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	}, runner.ProcessEnded, runner.EmitEvent)})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 )
 
 // NomadVersion is the version of Nomad whose behaviour is implemented: real clients and
@@ -182,7 +183,7 @@ func parseOSRelease(text string) (id, version string) {
 
 func (p *prober) readCPU() {
 	usable := runtime.NumCPU()
-	cores := ParseCPUList(p.readText("sys/devices/system/cpu/online"))
+	cores := cgroup.ParseCPUList(p.readText("sys/devices/system/cpu/online"))
 	if len(cores) == 0 {
 		for id := range usable {
 			cores = append(cores, id)
@@ -244,31 +245,6 @@ func (p *prober) readNUMA() {
 	for _, node := range nodes {
 		p.setAttribute("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readText(node+"/cpulist"))
 	}
-}
-
-// ParseCPUList returns the ids of the cores in a list such as "0-3,8", or nil for an invalid list.
-func ParseCPUList(list string) (members []int) {
-	const maxCPUNumber = 1 << 16
-	for part := range strings.SplitSeq(list, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		a, err := strconv.Atoi(first)
-		if err != nil || a < 0 {
-			return nil
-		}
-		b := a
-		if isRange {
-			if b, err = strconv.Atoi(last); err != nil || b < a {
-				return nil
-			}
-		}
-		if b-a >= maxCPUNumber || len(members)+b-a >= maxCPUNumber {
-			return nil
-		}
-		for n := a; n <= b; n++ {
-			members = append(members, n)
-		}
-	}
-	return members
 }
 
 func (p *prober) readMemory() {

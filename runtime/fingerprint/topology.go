@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 )
 
 // Distances between memory nodes in the tables of the kernel: from a node to itself,
@@ -22,9 +23,9 @@ const defaultCoreMHz = 1000
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOf := map[int]uint32{}
-	for _, node := range ParseCPUList(p.readText("sys/devices/system/node/online")) {
+	for _, node := range cgroup.ParseCPUList(p.readText("sys/devices/system/node/online")) {
 		t.NodeIDs = append(t.NodeIDs, uint32(node))
-		for _, core := range ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
+		for _, core := range cgroup.ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
 			nodeOf[core] = uint32(node)
 		}
 	}
@@ -35,7 +36,7 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		t.Distances = append(t.Distances, p.numaDistances(node, i, len(t.NodeIDs)))
 	}
 	usable := cpuAffinity()
-	efficient := ParseCPUList(p.readText("sys/devices/cpu_atom/cpus"))
+	efficient := cgroup.ParseCPUList(p.readText("sys/devices/cpu_atom/cpus"))
 	for _, id := range cores {
 		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", id)
 		core := base.Core{

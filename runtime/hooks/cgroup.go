@@ -6,9 +6,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 )
 
 var (

@@ -152,8 +152,8 @@ func (c *fakeCollector) Finish(_ context.Context, t logs.Task, ended bool) error
 }
 
 func TestLogs(t *testing.T) {
-	c, paths, wanted, ended := &fakeCollector{}, "", true, true
-	h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, wanted },
+	c, paths, mode, ended := &fakeCollector{}, "", OutputCollected, true
+	h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, mode },
 		func(stdout, stderr string) { paths = stdout + " " + stderr }, func() bool { return ended }, nil)
 	stop := hook.TaskStopRequest{Alloc: hook.Alloc{ID: "a"}, Task: hook.Task{Name: "web"}}
 
@@ -167,7 +167,7 @@ func TestLogs(t *testing.T) {
 
 	// Stop also works for a task that an earlier agent may have started.
 	later := &fakeCollector{}
-	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
+	again := NewLogs(later, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, nil, func() bool { return false }, nil)
 	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopCalls) != 1 || later.stopCalls[0] != "web of an earlier agent false" {
 		t.Errorf("stop under another agent: %v, %q", err, later.stopCalls)
 	}
@@ -182,9 +182,14 @@ func TestLogs(t *testing.T) {
 		t.Errorf("an error that another try may heal is %v", err)
 	}
 
-	wanted, paths = false, ""
-	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != "" {
-		t.Errorf("without logs: %v, paths %q", err, paths)
+	for _, test := range []struct {
+		mode OutputMode
+		want string
+	}{{OutputDiscarded, ""}, {OutputReadByDriver, ".web.stdout.fifo .web.stderr.fifo"}} {
+		mode, paths = test.mode, ""
+		if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != test.want {
+			t.Errorf("mode %d: %v, paths %q, want %q", mode, err, paths, test.want)
+		}
 	}
 	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopCalls) != 2 {
 		t.Errorf("without logs: %v, %q", err, c.stopCalls)
@@ -214,7 +219,7 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 			c := &fullCollector{descriptorsFreed: make(chan struct{})}
 			var events []*api.TaskEvent
 			paths := ""
-			h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true },
+			h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected },
 				func(stdout, stderr string) { paths = stdout + " " + stderr }, nil, func(e *api.TaskEvent) { events = append(events, e) })
 			ctx, kill := context.WithCancel(t.Context())
 			done := make(chan error)

@@ -33,22 +33,30 @@ type Collector interface {
 	Finish(ctx context.Context, task logs.Task, ended bool) error
 }
 
+// OutputMode is what happens to the output of a task.
+type OutputMode int
+
+const (
+	OutputDiscarded    OutputMode = iota // the job has disabled logs: the task writes to the null device
+	OutputCollected                      // the log collector reads the output
+	OutputReadByDriver                   // the driver reads the output: it receives paths, at which no file exists
+)
+
 // Logs collects the output of the task. Its name in events is Nomad's.
 type Logs struct {
 	BuiltinHook
 	collector Collector
-	task      func() (logs.Task, bool)
+	task      func() (logs.Task, OutputMode)
 	setOutput func(stdout, stderr string)
 	taskEnded func() bool
 	emitEvent func(*api.TaskEvent)
 	started   atomic.Bool // started is set once this agent has called Start
 }
 
-// NewLogs returns the hook for one task. task returns the task to collect, or false if
-// nothing is to be collected; setOutput passes the paths for the next start to the runner;
+// NewLogs returns the hook for one task. task returns the task, and what happens to its output; setOutput passes the paths for the next start to the runner;
 // ended reports whether no process of the task can be alive; emit gets an event when the
 // task has to wait.
-func NewLogs(collector Collector, task func() (logs.Task, bool), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
+func NewLogs(collector Collector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
 	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
 }
 
@@ -57,8 +65,12 @@ func (*Logs) Name() string { return "logmon" }
 
 // Prestart implements hook.TaskPrestart.
 func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	task, wanted := h.task()
-	if !wanted {
+	task, mode := h.task()
+	switch mode {
+	case OutputDiscarded:
+		return hook.TaskPrestartResponse{}, nil
+	case OutputReadByDriver:
+		h.setOutput(logs.UncollectedPaths(task))
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
@@ -93,9 +105,9 @@ func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string
 
 // Stop implements hook.TaskStop.
 func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	task, wanted := h.task()
+	task, mode := h.task()
 	switch {
-	case !wanted:
+	case mode != OutputCollected:
 		return hook.TaskStopResponse{}, nil
 	case !h.started.Load():
 		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.taskEnded())

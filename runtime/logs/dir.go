@@ -54,6 +54,13 @@ func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
 // fifoDir returns the directory of an allocation's FIFOs for its log directory.
 func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
 
+// UncollectedPaths returns the paths that a driver receives if it reads the output of the task by itself, as under Nomad.
+// No files exist there; such a driver needs their directory.
+func UncollectedPaths(task Task) (stdout, stderr string) {
+	path := func(s Stream) string { return filepath.Join(task.Dir, key{task.AllocID, task.Name, s}.fifoName()) }
+	return path(Stdout), path(Stderr)
+}
+
 // moveFIFO moves the FIFO of a task that an earlier version has started, if it exists, from the
 // log directory to the directory of the allocation, unless a FIFO exists there. A process that has
 // the FIFO open does not notice. A task may have put any kind of file under the name: the caller

@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )

@@ -14,10 +14,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"

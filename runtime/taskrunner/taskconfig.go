@@ -10,9 +10,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 

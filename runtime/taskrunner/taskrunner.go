@@ -9,9 +9,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/restart"

@@ -63,6 +63,10 @@ func driverCases(p Plugin) []testCase {
 		{"exec.exited-task", Should, "ExecTask in an exited task does not succeed", "A command runs outside of the task.", linkSignal, testExecInExitedTask},
 		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed tasks", "After some thousand tasks, the plugin cannot start another.", linkLaunch, testDescriptorLeaks},
 		{"leaks.processes", Must, "no child process of the plugin remains after DestroyTask, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkCommand, testProcessLeaks},
+		{"limits.cgroup", Quirk, "the processes of a task are not in the cgroups of the plugin", "A task can use all memory and CPU time of the machine, whatever its job says.", linkLimits, testTaskCgroup},
+		{"limits.memory", Should, "the kernel limits the memory of a task to that in its resources", "A task that grows makes the kernel kill other tasks, or is killed although it has memory left.", linkLimits, testMemoryLimit},
+		{"limits.memory-max", Should, "the kernel limits the memory of a task with memory_max to memory_max", "A task cannot use the memory that its job allows, or takes that of other tasks.", linkLimits, testMaximumMemoryLimit},
+		{"limits.reservation", Should, "the kernel reserves the memory of a task with memory_max", "When memory runs out, the kernel takes it from tasks that use no more than was promised to them.", linkLimits, testMemoryReservation},
 		{"concurrency.tasks", Must, "many tasks start, stop and are destroyed concurrently", "A host makes calls for all its tasks at once.", linkStart, testConcurrentTasks},
 		{"recover.known-task", Must, "RecoverTask of a known task succeeds, and does not affect the task", "A host that restarts recovers the tasks of a plugin process that is still alive.", linkRecover, testRecoverKnownTask},
 		{"recover.after-kill", Must, "a task survives SIGKILL of the plugin, and can be recovered and stopped", "A crash of the plugin would end its tasks, or leave them without an owner.", linkRecover, testRecoverAfterCrash},
@@ -95,6 +99,7 @@ const (
 	linkRecover = "docs/drivers.md#recovertask"
 	linkOutput  = "docs/drivers.md#output-of-tasks"
 	linkCommand = "docs/drivers.md#processes-of-tasks"
+	linkLimits  = "docs/drivers.md#memory-limits"
 	linkHosts   = "docs/drivers.md#hosts-of-other-versions"
 
 	linkDeviceConfig      = "docs/devices.md#configuration"
@@ -592,7 +597,9 @@ func testConcurrentTasks(t tb, h *testHost) {
 					}
 				})
 			}
-			if c, err := d.TaskStats(t.Context(), s.config.ID, 10*time.Millisecond); err == nil {
+			statsContext, cancelStats := context.WithCancel(t.Context())
+			defer cancelStats()
+			if c, err := d.TaskStats(statsContext, s.config.ID, 10*time.Millisecond); err == nil {
 				taskCalls.Go(func() {
 					for range c {
 					}
@@ -601,6 +608,7 @@ func testConcurrentTasks(t tb, h *testHost) {
 			if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
+			cancelStats() // the task may have exited before TaskStats: stats.exited-task checks that such a stream ends
 			taskCalls.Wait()
 			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
 				t.Errorf("DestroyTask: %v", err)

@@ -54,6 +54,8 @@ type testHost struct {
 	caseAborted bool             // the case was aborted, and its processes were killed
 	suiteKilled bool             // no further process may be started, because the suite was killed
 
+	cgroups taskCgroups
+
 	noDevices     string // reason why the cases for devices are skipped; "" if they are not
 	cannotReserve bool   // Reserve of one device has failed
 
@@ -64,7 +66,7 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{plugin: p, allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{plugin: p, cgroups: openTaskCgroups(), allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
 // envProcessMarker is the environment variable by which the processes of one host are
@@ -484,6 +486,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
+	h.cgroups.make(t, config)
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {

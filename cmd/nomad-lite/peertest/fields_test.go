@@ -1,18 +1,38 @@
 package peertest
 
 import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
 
-// shownFields are the fields of the protocol that the tests have seen on the other side, with the names of the tests.
+// update writes the names of the tests into the table of docs/driver-protocol.md.
+var update = flag.Bool("update", false, "write the names of the tests into docs/driver-protocol.md")
+
+// fieldTableFile has a row for each field of the protocol. A row has the tests that show the field, or in their place the
+// reason why no peer can show it, which starts with noPeer. A test of plugins/proto compares the rows with the .proto files.
+var fieldTableFile = filepath.Join("..", "..", "..", "docs", "driver-protocol.md")
+
+const noPeer = "none: "
+
+// fieldRow matches one row of the table.
+var fieldRow = regexp.MustCompile("(?m)^\\| `([a-z]+\\.[A-Za-z.]+\\.\\w+)` \\| (.*) \\|$")
+
+// shownFields are the fields that the tests have seen on the other side, with the names of the tests.
 var shownFields = struct {
 	mu    sync.Mutex
 	tests map[string]map[string]bool
 }{tests: map[string]map[string]bool{}}
 
-// fieldShown records that this test shows a field of a message, such as TaskConfig.user.
+// fieldShown records that a test has shown fields, such as drivers.TaskConfig.user.
 func fieldShown(t testing.TB, fields ...string) {
 	shownFields.mu.Lock()
 	defer shownFields.mu.Unlock()
@@ -20,7 +40,8 @@ func fieldShown(t testing.TB, fields ...string) {
 		if shownFields.tests[field] == nil {
 			shownFields.tests[field] = map[string]bool{}
 		}
-		shownFields.tests[field][topLevelTest(t)] = true
+		name, _, _ := strings.Cut(t.Name(), "/")
+		shownFields.tests[field][name] = true
 	}
 }
 
@@ -31,4 +52,46 @@ func assertField(t testing.TB, field string, got, want any) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s is %#v, want %#v", field, got, want)
 	}
+}
+
+// checkFieldTable compares the table with what the tests have shown, or updates it. All tests of the package must have
+// run.
+func checkFieldTable() error {
+	text, err := os.ReadFile(fieldTableFile)
+	if err != nil {
+		return err
+	}
+	shownFields.mu.Lock()
+	defer shownFields.mu.Unlock()
+	var faults []string
+	rows := map[string]bool{}
+	updated := fieldRow.ReplaceAllStringFunc(string(text), func(row string) string {
+		cells := fieldRow.FindStringSubmatch(row)
+		field, current := cells[1], cells[2]
+		rows[field] = true
+		tests := strings.Join(slices.Sorted(maps.Keys(shownFields.tests[field])), ", ")
+		switch {
+		case tests == "" && !strings.HasPrefix(current, noPeer):
+			faults = append(faults, fmt.Sprintf("%s: no test shows it, and the row has %q: write %q and the reason", field, current, noPeer))
+		case tests != "" && tests != current && !*update:
+			faults = append(faults, fmt.Sprintf("%s: the row has %q, and these tests show it: %q; run the tests with -update", field, current, tests))
+		case tests != "":
+			current = tests
+		}
+		return fmt.Sprintf("| `%s` | %s |", field, current)
+	})
+	for _, field := range slices.Sorted(maps.Keys(shownFields.tests)) {
+		if !rows[field] {
+			faults = append(faults, fmt.Sprintf("%s: tests show it, and the table has no such row", field))
+		}
+	}
+	if *update {
+		if err := os.WriteFile(fieldTableFile, []byte(updated), 0o644); err != nil {
+			return err
+		}
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%s:\n%s", fieldTableFile, strings.Join(faults, "\n"))
+	}
+	return nil
 }

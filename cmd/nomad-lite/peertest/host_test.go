@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
-const waitTimeout = 60 * time.Second
+const waitTimeout = 30 * time.Second
 
 // host is a running agent: the stock Nomad agent or nomad-lite.
 type host struct {
@@ -53,6 +53,7 @@ client {
   client_min_port   = 14100
   client_max_port   = 14400
   cni_path          = "/usr/lib/cni"
+  cni_config_dir    = "DIR/cni"
   meta {
     color = "blue"
   }
@@ -87,6 +88,14 @@ client {
 const liteConfig = `
 ports {
   http = 0
+}
+`
+
+// probeNetwork is the network "cni/probe" of the tests.
+const probeNetwork = `{
+  "cniVersion": "1.0.0",
+  "name": "probe",
+  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "192.0.2.0/28", "dataDir": "/run/peertest-cni"}}]
 }
 `
 
@@ -155,12 +164,15 @@ func (h *host) start(program, text string, config hostConfig) error {
 	if err := os.Chmod(h.dir, 0o755); err != nil {
 		return err
 	}
-	for _, dir := range []string{"volume", "devices"} {
+	for _, dir := range []string{"volume", "devices", "cni"} {
 		if err := os.Mkdir(filepath.Join(h.dir, dir), 0o755); err != nil {
 			return err
 		}
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, "devices", "file-device"), nil, 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(h.dir, "cni", "probe.conflist"), []byte(probeNetwork), 0o644); err != nil {
 		return err
 	}
 	if err := linkPlugins(filepath.Join(h.dir, "plugins"), config.plugins); err != nil {
@@ -333,8 +345,11 @@ func (h *host) run(t testing.TB, job *api.Job, what string, condition func(*api.
 		if alloc, _, err = h.Allocations().Info(list[0].ID, nil); err != nil {
 			t.Fatal(err)
 		}
-		return condition(alloc)
+		return condition(alloc) || hasEnded(alloc)
 	})
+	if err == nil && !condition(alloc) {
+		err = fmt.Errorf("%s: job %q: the allocation has ended, want that %s", h.name, *job.ID, what)
+	}
 	if err != nil {
 		var seen bytes.Buffer
 		if alloc != nil {
@@ -381,6 +396,9 @@ func newJob(id string, tasks ...*api.Task) *api.Job {
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	for _, task := range tasks {
+		if task.Config == nil {
+			task.Config = map[string]any{"recoverable": false} // Nomad's client rejects a task without a config block
+		}
 		if task.Resources == nil {
 			task.Resources = &api.Resources{CPU: new(50), MemoryMB: new(32)}
 		}

@@ -2,6 +2,7 @@ package peertest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -35,6 +36,12 @@ func (s sharedHostTests) Run() int {
 	if err := errors.Join(sharedNomad.stop(), sharedLite.stop(), removePeers()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
+	}
+	if code == 0 && sharedLite.host != nil && flag.Lookup("test.run").Value.String() == "" {
+		if err := checkFieldTable(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	return max(code, reports.Print(os.Stderr))
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,6 +114,8 @@ func (d *probeDriver) Info() sdk.DriverInfo {
 	}
 }
 
+var probeNumberSchema = hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "number", true)})
+
 // probeTaskSchema has each kind of part that a schema can have.
 var probeTaskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	// How the task behaves.
@@ -127,10 +131,16 @@ var probeTaskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"any":        hclspec.Attr("any", "any", false),
 	"attributes": hclspec.BlockAttrs("attributes", "string", false),
 	"constant":   hclspec.Literal(`"unchangeable"`),
-	"list":       hclspec.BlockList("list", hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "number", true)}), 0, 2),
-	"set":        hclspec.BlockSet("set", hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "number", true)}), 0, 3),
-	"map":        hclspec.BlockMap("map", []string{"label"}, hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "number", true)})),
-	"tuple":      hclspec.Array(hclspec.Attr("first", "string", false), hclspec.Attr("second", "string", false)),
+	"list":       hclspec.BlockList("list", probeNumberSchema, 0, 2),
+	"set":        hclspec.BlockSet("set", probeNumberSchema, 0, 3),
+	"map":        hclspec.BlockMap("map", []string{"label"}, probeNumberSchema),
+	"limits": hclspec.Block("limits", hclspec.Object(map[string]*hclspec.Spec{
+		"pair":   hclspec.BlockList("pair", probeNumberSchema, 2, 0),
+		"couple": hclspec.BlockSet("couple", probeNumberSchema, 2, 0),
+		"needed": hclspec.Block("needed", probeNumberSchema, true),
+		"labels": hclspec.BlockAttrs("labels", "string", true),
+	}), false),
+	"tuple": hclspec.Array(hclspec.Attr("first", "string", false), hclspec.Attr("second", "string", false)),
 })
 
 // probeTaskConfig is the config block of a task, and the state with which the task is recovered.
@@ -153,6 +163,7 @@ type probeTaskConfig struct {
 	Set        []probeNumber          `codec:"set"`
 	Map        map[string]probeNumber `codec:"map"`
 	Tuple      []string               `codec:"tuple"`
+	Limits     any                    `codec:"limits"`
 }
 
 type probeNumber struct {
@@ -229,16 +240,22 @@ func (d *probeDriver) Recover(_ context.Context, start *sdk.StartRequest) (*prob
 
 func (d *probeDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
 	d.called("CreateNetwork", allocID, "", map[string]any{"Hostname": hostname})
+	if out, err := exec.Command("ip", "netns", "add", filepath.Base(networkPath(allocID))).CombinedOutput(); err != nil {
+		return nil, false, fmt.Errorf("%w: %s", err, out)
+	}
 	return &driver.NetworkIsolation{
-		Mode: driver.NetworkGroup, Path: "/proc/self/ns/net", Labels: map[string]string{"taste": "sweet"},
+		Mode: driver.NetworkGroup, Path: networkPath(allocID), Labels: map[string]string{"taste": "sweet"},
 		Hosts: &driver.HostsConfig{Hostname: "probe-host", Address: "192.0.2.7"},
 	}, true, nil
 }
 
 func (d *probeDriver) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
 	d.called("DestroyNetwork", allocID, "", isolation)
-	return nil
+	return exec.Command("ip", "netns", "del", filepath.Base(networkPath(allocID))).Run()
 }
+
+// networkPath returns the path of the network namespace that the driver makes for an allocation.
+func networkPath(allocID string) string { return "/run/netns/peertest-" + allocID }
 
 // probeTask is a task of probeDriver.
 type probeTask struct {
@@ -293,22 +310,27 @@ func (t *probeTask) Signal(_ context.Context, name string) error {
 }
 
 // Exec writes its standard input and its terminal size to the outputs, and exits with 42.
-func (t *probeTask) Exec(ctx context.Context, exec driver.Exec) (driver.ExitResult, error) {
-	deadline, _ := ctx.Deadline()
-	t.called("Exec", map[string]any{"Command": exec.Command, "TTY": exec.TTY, "Timeout": time.Until(deadline), "Limited": !deadline.IsZero()})
-	if exec.Resize != nil && exec.TTY {
-		size := <-exec.Resize
-		fmt.Fprintf(exec.Stdout, "terminal of %d rows, %d columns\n", size.Height, size.Width)
-	}
-	if exec.Stdin != nil {
-		input, err := io.ReadAll(exec.Stdin)
-		if err != nil {
+func (t *probeTask) Exec(ctx context.Context, command driver.Exec) (driver.ExitResult, error) {
+	deadline, limited := ctx.Deadline()
+	t.called("Exec", map[string]any{"Command": command.Command, "TTY": command.TTY, "Timeout": time.Until(deadline), "Limited": limited})
+	if command.Stdin != nil {
+		input := make([]byte, len("some input"))
+		if _, err := io.ReadFull(command.Stdin, input); err != nil {
 			return driver.ExitResult{}, err
 		}
-		fmt.Fprintf(exec.Stdout, "input %q\n", input)
+		if !command.TTY { // the end of the input of a terminal is a character
+			if n, err := command.Stdin.Read(make([]byte, 1)); n > 0 || err != io.EOF {
+				return driver.ExitResult{}, fmt.Errorf("the input does not end: %v", err)
+			}
+		}
+		fmt.Fprintf(command.Stdout, "input %q\n", input)
 	}
-	if exec.Stderr != nil {
-		fmt.Fprintln(exec.Stderr, "an error message")
+	if command.TTY {
+		size := <-command.Resize
+		fmt.Fprintf(command.Stdout, "terminal of %d rows, %d columns\n", size.Height, size.Width)
+	}
+	if command.Stderr != nil {
+		fmt.Fprintln(command.Stderr, "an error message")
 	}
 	return driver.ExitResult{ExitCode: 42}, nil
 }

@@ -5,13 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }
-
-func topLevelTest(t testing.TB) string { name, _, _ := strings.Cut(t.Name(), "/"); return name }
 
 // sharedConfig returns the configuration of the agents that the tests share. The drivers raw_exec, exec and mock_driver of
 // nomad-lite are Nomad's.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -371,7 +371,7 @@ var clientSettings = map[string]setting{
 			if err != nil {
 				return err
 			}
-			if c.Node.Reserved.Cores = fingerprint.ParseCPUList(list); c.Node.Reserved.Cores == nil && list != "" {
+			if c.Node.Reserved.Cores = cgroup.ParseCPUList(list); c.Node.Reserved.Cores == nil && list != "" {
 				return fmt.Errorf("%q is no list of cores: write them like \"0,2-3\"", list)
 			}
 			return nil

@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 )
 
 // The reserved cores are recorded in the file cpuset.cpus of each cgroup, not in the agent, so that
@@ -128,7 +126,32 @@ func readCores(dir, file string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fingerprint.ParseCPUList(strings.TrimSpace(string(text))), nil
+	return ParseCPUList(strings.TrimSpace(string(text))), nil
+}
+
+// ParseCPUList returns the ids of the cores in a list such as "0-3,8", or nil for an invalid list.
+func ParseCPUList(list string) (members []int) {
+	const maxCPUNumber = 1 << 16
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		a, err := strconv.Atoi(first)
+		if err != nil || a < 0 {
+			return nil
+		}
+		b := a
+		if isRange {
+			if b, err = strconv.Atoi(last); err != nil || b < a {
+				return nil
+			}
+		}
+		if b-a >= maxCPUNumber || len(members)+b-a >= maxCPUNumber {
+			return nil
+		}
+		for n := a; n <= b; n++ {
+			members = append(members, n)
+		}
+	}
+	return members
 }
 
 // formatCores returns a list like "0,2,3".
