@@ -111,7 +111,7 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	if len(forwards) > 0 {
 		command.Args = append(command.Args, "-netdev", "user,id=user.0,"+strings.Join(forwards, ","), "-device", "virtio-net,netdev=user.0")
 	}
-	command.MemoryLimit = memoryLimit(start.Resources, memoryMB)
+	command.MemoryLimit = memoryLimit(start.Resources)
 	command.Rlimits = map[string]process.Rlimit{"core": {}} // a core dump would have the memory of the machine
 	return command, nil
 }
@@ -159,11 +159,11 @@ func machineMemory(r *driver.Resources) (int64, error) {
 }
 
 // memoryLimit returns the limit of the emulator's memory in bytes; 0 means no limit.
-func memoryLimit(r *driver.Resources, machineMB int64) int64 {
+func memoryLimit(r *driver.Resources) int64 {
 	if r == nil || r.MemoryMB == 0 || r.MemoryMaxMB == driver.NoMemoryLimit {
 		return 0
 	}
-	return max(machineMB<<20+emulatorMemory, r.MemoryMaxMB<<20)
+	return max(r.MemoryMB, r.MemoryMaxMB)<<20 + emulatorMemory
 }
 
 // reservedCores returns how many cores the task has reserved: the cores of a list such as "0-2,5".

@@ -214,8 +214,7 @@ func TestMemory(t *testing.T) {
 		{"the most", &driver.Resources{MemoryMB: 4000000}, 4000000, 4000256},
 		{"too little", &driver.Resources{MemoryMB: 127, MemoryMaxMB: 256}, 0, 0},
 		{"too much", &driver.Resources{MemoryMB: 4000001}, 0, 0},
-		{"memory_max above the need of the emulator", &driver.Resources{MemoryMB: 256, MemoryMaxMB: 1024}, 256, 1024},
-		{"memory_max below the need of the emulator", &driver.Resources{MemoryMB: 256, MemoryMaxMB: 300}, 256, 512},
+		{"memory_max", &driver.Resources{MemoryMB: 256, MemoryMaxMB: 1024}, 256, 1280},
 		{"no limit", &driver.Resources{MemoryMB: 256, MemoryMaxMB: driver.NoMemoryLimit}, 256, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -223,7 +222,7 @@ func TestMemory(t *testing.T) {
 			if machine != test.machine || (err != nil) != (test.machine == 0) {
 				t.Fatalf("the machine has %d MiB (%v), want %d", machine, err, test.machine)
 			}
-			if limit := memoryLimit(test.resources, machine) >> 20; err == nil && limit != test.limit {
+			if limit := memoryLimit(test.resources) >> 20; err == nil && limit != test.limit {
 				t.Errorf("the limit is %d MiB, want %d", limit, test.limit)
 			}
 		})
