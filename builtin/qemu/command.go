@@ -133,18 +133,33 @@ func socketChardev(id string, fd int) string {
 // other options, which args_allowlist denies.
 func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// checkArgs checks that the options among the arguments are in args_allowlist. An argument without a dash is the value of the
-// option before it.
+// checkArgs checks that the options among the arguments are in args_allowlist. QEMU uses an argument that is neither an option nor the
+// value of one as the path of a disk image, so such an argument is rejected.
 func (c *pluginConfig) checkArgs(args []string) error {
 	if len(c.ArgsAllowlist) == 0 {
 		return nil
 	}
+	valueFollows := false
 	for _, arg := range args {
-		if strings.HasPrefix(arg, "-") && !slices.Contains(c.ArgsAllowlist, arg) {
+		switch {
+		case !strings.HasPrefix(arg, "-") && !valueFollows:
+			return fmt.Errorf("%q in args belongs to no option: QEMU would use it as a disk image, which args_allowlist of the plugin does not allow", arg)
+		case !strings.HasPrefix(arg, "-"):
+			valueFollows = false
+		case !slices.Contains(c.ArgsAllowlist, arg):
 			return fmt.Errorf("%q is not in args_allowlist of the plugin, which has %s", arg, strings.Join(c.ArgsAllowlist, ", "))
+		default:
+			valueFollows = !slices.Contains(optionsWithoutValue, strings.TrimLeft(arg, "-"))
 		}
 	}
 	return nil
+}
+
+// optionsWithoutValue are the options of QEMU that take no value.
+var optionsWithoutValue = []string{
+	"S", "audio-help", "curses", "daemonize", "enable-kvm", "enable-sync-profile", "full-screen", "h", "help", "mem-prealloc", "no-acpi", "no-fd-bootchk",
+	"no-hpet", "no-kvm", "no-quit", "no-reboot", "no-shutdown", "no-user-config", "nodefaults", "nodefconfig", "nographic", "old-param", "only-migratable", "portrait",
+	"preconfig", "s", "semihosting", "singlestep", "snapshot", "usb", "version", "win2k-hack", "xen-attach", "xen-domid-restrict",
 }
 
 // machineMemory returns the memory of the machine in MiB.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -148,7 +150,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err != nil {
 		return nil, err
 	}
-	return &task{Core: core, dir: start.TaskDir(), hasMonitor: tc.GracefulShutdown}, nil
+	return newTask(core, start, tc.GracefulShutdown), nil
 }
 
 func closeFiles(files []*os.File) {
@@ -167,7 +169,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if err != nil {
 		return nil, err
 	}
-	return &task{Core: core, dir: start.TaskDir(), hasMonitor: s.HasMonitor}, nil
+	return newTask(core, start, s.HasMonitor), nil
 }
 
 // Sweep kills the emulator of a task that is not known to the driver.
@@ -180,6 +182,11 @@ type task struct {
 	*process.Core
 	dir        string // the task's directory
 	hasMonitor bool   // the monitor's socket exists, because the task has graceful_shutdown
+	logger     hclog.Logger
+}
+
+func newTask(core *process.Core, start *sdk.StartRequest, hasMonitor bool) *task {
+	return &task{Core: core, dir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
 }
 
 // taskState is the data for Recover.
@@ -198,11 +205,12 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, signal string) e
 		if t.hasMonitor {
 			pressing, cancel := context.WithTimeout(ctx, timeout-min(timeout/4, emulatorExitTime))
 			defer cancel()
-			if err := t.powerDown(pressing); err != nil {
-				return err
-			}
-			if ctx.Err() != nil || pressing.Err() == nil {
+			err := t.powerDown(pressing)
+			switch {
+			case ctx.Err() != nil, err == nil && pressing.Err() == nil:
 				return nil // the emulator has exited, or has closed its monitor, which it does when it exits
+			case err != nil:
+				t.logger.Warn("power button not pressed, sending the signal", "error", err)
 			}
 		}
 		return t.Signal(ctx, cmp.Or(signal, "SIGINT"))

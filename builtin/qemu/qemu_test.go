@@ -176,6 +176,7 @@ func TestCommandLine(t *testing.T) {
 		{"monitor and guest agent before the arguments of the job", map[string]any{"graceful_shutdown": true, "guest_agent": true, "args": []any{"-device", "x"}}, nil,
 			begin + ",if=ide,id=image0 -nographic -chardev socket,id=monitor,fd=5,server=on,wait=off -mon chardev=monitor,mode=readline" +
 				" -chardev socket,id=qga0,fd=6,server=on,wait=off -device virtio-serial -device virtserialport,chardev=qga0,name=org.qemu.guest_agent.0 -device x"},
+		{"arguments of the job", map[string]any{"args": []any{"-name", "x", "-nodefaults", "-nodefaults", "-name", "y"}}, nil, begin + ",if=ide,id=image0 -nographic -name x -nodefaults -nodefaults -name y"},
 		{"ports of the task", map[string]any{"port_map": []any{map[string]any{"http": 80, "dns": 53}}, "args": []any{"-nodefaults"}}, func(s *sdk.StartRequest) {
 			s.Resources.Networks = []driver.NetworkResource{{IP: "192.0.2.1", DynamicPorts: []driver.NetworkPort{{Label: "http", Value: 28489}}, ReservedPorts: []driver.NetworkPort{{Label: "dns", Value: 25353}}}}
 		}, begin + ",if=ide,id=image0 -nographic -nodefaults -netdev user,id=user.0,hostfwd=udp::25353-:53,hostfwd=tcp::25353-:53,hostfwd=udp::28489-:80,hostfwd=tcp::28489-:80 -device virtio-net,netdev=user.0"},
@@ -187,7 +188,7 @@ func TestCommandLine(t *testing.T) {
 		}, begin + ",if=ide,id=image0 -nographic -netdev user,id=user.0,hostfwd=udp::8080-:80,hostfwd=tcp::8080-:80,hostfwd=udp::20001-:22,hostfwd=tcp::20001-:22 -device virtio-net,netdev=user.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			args, command, err := emulatorArgs(t, pluginConfig{}, test.body, test.change)
+			args, command, err := emulatorArgs(t, pluginConfig{ArgsAllowlist: []string{"-device", "-name", "-nodefaults"}}, test.body, test.change)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,6 +199,14 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("the limit of memory is %d MiB, want 512", command.MemoryLimit>>20)
 			}
 		})
+	}
+}
+
+func TestArgsWithoutAllowlist(t *testing.T) {
+	for _, c := range []pluginConfig{{}, {ArgsAllowlist: []string{}}} {
+		if err := c.checkArgs([]string{"-drive", "file=/etc/shadow", "/etc/shadow"}); err != nil {
+			t.Errorf("with the allow-list %#v, the arguments are rejected: %v", c.ArgsAllowlist, err)
+		}
 	}
 }
 
@@ -246,6 +255,9 @@ func TestStartErrors(t *testing.T) {
 		{"a path as an emulator", pluginConfig{}, map[string]any{"emulator": "x/../../bin/sh"}, nil, `"x/../../bin/sh" is not the name of an emulator`},
 		{"an option that is not allowed", policy, map[string]any{"args": []any{"-device", "x"}}, nil, `"-device" is not in args_allowlist`},
 		{"an option as the value of another", policy, map[string]any{"args": []any{"-name", "-device"}}, nil, `"-device" is not in args_allowlist`},
+		{"a disk image as the first argument", policy, map[string]any{"args": []any{"/etc/shadow"}}, nil, `"/etc/shadow" in args belongs to no option: QEMU would use it as a disk image`},
+		{"a disk image after an option without a value", policy, map[string]any{"args": []any{"-nodefaults", "/etc/shadow"}}, nil, `"/etc/shadow" in args belongs to no option`},
+		{"a disk image after the value of an option", policy, map[string]any{"args": []any{"-name", "x", "/etc/shadow"}}, nil, `"/etc/shadow" in args belongs to no option`},
 		{"an option with two dashes", policy, map[string]any{"args": []any{"--nodefaults"}}, nil, `"--nodefaults" is not in args_allowlist`},
 		{"an option with its value", policy, map[string]any{"args": []any{"-name x"}}, nil, `"-name x" is not in args_allowlist`},
 		{"a drive interface that QEMU lacks", policy, map[string]any{"drive_interface": "nvme"}, nil, `unsupported drive_interface "nvme": it must be one of ide, scsi,`},
@@ -388,12 +400,27 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recovered := &task{Core: core, dir: m.dir, hasMonitor: m.State().(taskState).HasMonitor}
+	recovered := newTask(core, start, m.State().(taskState).HasMonitor)
 	if err := recovered.Stop(t.Context(), time.Minute, ""); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {
 		t.Errorf("the exit result is %+v (%v), want exit code 0", result, err)
+	}
+}
+
+// Without its socket, the emulator gets the signal.
+func TestStopWithoutMonitor(t *testing.T) {
+	m, start := startMachine(t, true, ignoreButton)
+	if err := os.Remove(filepath.Join(start.TaskDir(), monitorSocket)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := m.Stop(t.Context(), time.Minute, ""); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) || time.Since(began) > 30*time.Second {
+		t.Errorf("the exit result is %+v (%v) after %v, want exit code 0 at once", result, err, time.Since(began))
 	}
 }
 
