@@ -2,20 +2,23 @@ package docker
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"os"
 
 	"github.com/moby/moby/client"
 )
 
-// EngineMayExist reports whether the default engine, or the engine at DOCKER_HOST, can be
-// there: its address is not a unix socket, or the socket exists. An agent without an engine then
+// FindEngine returns an error if the default engine, or the engine at DOCKER_HOST, cannot be
+// there: its address is a unix socket that does not exist. An agent without an engine then
 // needs no plugin process to find that out.
-func EngineMayExist() bool {
+func FindEngine() error {
 	address, err := url.Parse(cmp.Or(os.Getenv(client.EnvOverrideHost), client.DefaultDockerHost))
 	if err != nil || address.Scheme != "unix" {
-		return true // the driver reports what is wrong with the address
+		return nil // the driver reports what is wrong with the address
 	}
-	_, err = os.Stat(address.Path)
-	return err == nil
+	if _, err := os.Stat(address.Path); err != nil {
+		return fmt.Errorf("no Docker engine: %w", err)
+	}
+	return nil
 }

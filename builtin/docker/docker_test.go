@@ -220,13 +220,13 @@ func TestDanglingContainers(t *testing.T) {
 	}
 }
 
-func TestEngineMayExist(t *testing.T) {
+func TestFindEngine(t *testing.T) {
 	e := newFakeEngine(t)
 	for host, want := range map[string]bool{
 		e.host: true, "unix:///no/such/socket": false, "tcp://127.0.0.1:2375": true,
 	} {
 		t.Setenv("DOCKER_HOST", host)
-		if got := EngineMayExist(); got != want {
+		if got := FindEngine() == nil; got != want {
 			t.Errorf("DOCKER_HOST=%s: %v, want %v", host, got, want)
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 )
 
-// RuntimeMayExist reports whether the program java is in a directory of the PATH of this process. An agent without
+// FindRuntime returns an error if the program java is in no directory of the PATH of this process. An agent without
 // it needs no plugin process to find that out.
-func RuntimeMayExist() bool {
+func FindRuntime() error {
 	_, err := findProgram()
-	return err == nil
+	return err
 }
 
 // findProgram returns the path of the program java that is in a directory of the PATH of this process. It

@@ -9,11 +9,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// EmulatorMayExist reports whether the default emulator is in a directory of the PATH of this process. An agent without it needs no
+// FindEmulator returns an error if the default emulator is in no directory of the PATH of this process. An agent without it needs no
 // plugin process to find that out.
-func EmulatorMayExist() bool {
+func FindEmulator() error {
 	_, err := findEmulator(defaultEmulator)
-	return err == nil
+	return err
 }
 
 // Fingerprint reports which emulators are installed, and the version of the first one.

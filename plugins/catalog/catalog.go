@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -47,6 +48,9 @@ type Builtin struct {
 
 	// SlowFingerprint means that a node is ready without the first fingerprint.
 	SlowFingerprint bool
+
+	// NotStarted is the reason why a driver has no entry in the catalog; "" means that it has one.
+	NotStarted string
 }
 
 // Config is the input of New: where plugins come from.
@@ -72,7 +76,8 @@ type Config struct {
 
 // Catalog is the set of plugins that may be started. It is immutable.
 type Catalog struct {
-	entries []Entry
+	entries    []Entry
+	notStarted map[string]string
 }
 
 // Entry is one plugin that may be started, or one requested plugin that may not.
@@ -186,7 +191,7 @@ func New(cfg Config) (*Catalog, error) {
 		}
 	}
 
-	c := &Catalog{}
+	c := &Catalog{notStarted: make(map[string]string)}
 	used := make(map[string]bool) // names of the blocks that have an entry
 	for _, f := range scanDir(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
@@ -204,6 +209,10 @@ func New(cfg Config) (*Catalog, error) {
 		c.entries = append(c.entries, e)
 	}
 	for _, b := range cfg.Builtins {
+		if b.NotStarted != "" {
+			c.notStarted[b.Name] = b.NotStarted
+			continue
+		}
 		block := blocks[b.Name]
 		if block != nil && !used[b.Name] {
 			used[b.Name] = true
@@ -289,6 +298,9 @@ func (b Builtin) entry(block *PluginBlock) Entry {
 // Entries returns the plugins ordered by name. If an external plugin and a builtin have
 // the same name, the builtin comes first.
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
+
+// NotStarted returns the builtin drivers without an entry, with the reasons.
+func (c *Catalog) NotStarted() map[string]string { return maps.Clone(c.notStarted) }
 
 // mergeBlocks combines the blocks of each name into one.
 func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []string, err error) {

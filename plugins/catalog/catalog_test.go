@@ -481,3 +481,17 @@ func TestProgramID(t *testing.T) {
 		t.Errorf("without a file it is %v", id)
 	}
 }
+
+// A builtin that is not started has no entry, and its reason is kept.
+func TestBuiltinThatIsNotStarted(t *testing.T) {
+	c, err := New(Config{Builtins: []Builtin{{Name: "docker", NotStarted: "no engine"}, {Name: "exec"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries := c.Entries(); len(entries) != 1 || entries[0].Name != "exec" {
+		t.Errorf("entries %v", entries)
+	}
+	if got := c.NotStarted(); len(got) != 1 || got["docker"] != "no engine" {
+		t.Errorf("not started: %v", got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -120,4 +121,43 @@ func TestSetEntries(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A driver that the catalog does not start is listed with the reason, without a process, until the catalog starts it.
+func TestDriversNotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		newCatalog := func(reason string) *catalog.Catalog {
+			c, err := catalog.New(catalog.Config{Builtins: []catalog.Builtin{{Name: "docker", NotStarted: reason}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		launches := 0
+		s := startSupervisor(t, Config{}, nil, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+			launches++
+			return newFakePlugin("docker", "0.1.0"), nil
+		})
+		s.SetCatalog(newCatalog("no engine"))
+		synctest.Wait()
+		info, ok := s.DriversNotStarted()["docker"]
+		if !ok || info.Detected || info.Healthy || info.Description != "no engine" || info.UpdatedAt.IsZero() || launches != 0 {
+			t.Errorf("driver %+v, %d launches", info, launches)
+		}
+		if _, err := s.Driver(t.Context(), "docker"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no engine") {
+			t.Errorf("error %v, want the reason", err)
+		}
+		if len(s.Drivers()) != 0 || len(s.Plugins()) != 0 {
+			t.Errorf("drivers %v, plugins %v", s.Drivers(), s.Plugins())
+		}
+
+		s.SetCatalog(newCatalog(""))
+		synctest.Wait()
+		if got := s.DriversNotStarted(); len(got) != 0 || launches != 1 {
+			t.Errorf("not started: %v, %d launches", got, launches)
+		}
+		if _, err := s.Driver(t.Context(), "docker"); err != nil {
+			t.Error(err)
+		}
+	})
 }

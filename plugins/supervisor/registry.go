@@ -112,6 +112,7 @@ type registry struct {
 	plugins           []*managedPlugin // plugins: in the order of the catalog
 	owners            map[PluginKey]*managedPlugin
 	drivers           map[string]DriverInfo
+	notStarted        map[string]DriverInfo      // notStarted: builtin drivers that the catalog does not start
 	devices           map[string]reportedDevices // devices: last report of each device plugin, by its name
 	firstLaunchesDone bool                       // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
 	logger            hclog.Logger
@@ -184,6 +185,8 @@ func (r *registry) notFoundError(key PluginKey) error {
 	}
 	if len(misnamedPlugins) > 0 {
 		failureReasons = misnamedPlugins
+	} else if info, ok := r.notStarted[key.Name]; ok && key.Type == base.TypeDriver {
+		failureReasons = []string{info.Description}
 	}
 	msg := "no plugin serves it"
 	switch len(available) {
@@ -384,6 +387,14 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 	r.sortPlugins()
 	for _, m := range fresh {
 		r.logger.Info("plugin is new", "plugin", m.entry.Name)
+	}
+}
+
+// setNotStarted sets the builtin drivers that the catalog does not start, with the reasons.
+func (r *registry) setNotStarted(reasons map[string]string) {
+	r.notStarted = make(map[string]DriverInfo, len(reasons))
+	for name, reason := range reasons {
+		r.notStarted[name] = DriverInfo{Description: reason, UpdatedAt: time.Now()}
 	}
 }
 

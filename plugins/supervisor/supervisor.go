@@ -212,7 +212,7 @@ func New(cfg Config) *Supervisor {
 	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
 	s.launchPlugin = (&launcher{cfg, s.recordedPlugins}).launch
 	if cfg.Catalog != nil {
-		s.setEntries(cfg.Catalog.Entries())
+		s.SetCatalog(cfg.Catalog)
 	}
 	return s
 }
@@ -231,7 +231,10 @@ func (s *Supervisor) catalogRecordKeys() []string {
 // SetCatalog replaces the catalog, and returns immediately. A new plugin is launched. A
 // removed plugin is stopped as soon as it has no tasks. A changed plugin is replaced as
 // soon as its process has no tasks or has died.
-func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
+func (s *Supervisor) SetCatalog(c *catalog.Catalog) {
+	s.setEntries(c.Entries())
+	s.updateAndNotify(func() { s.registry.setNotStarted(c.NotStarted()) })
+}
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	plugins := newPlugins(entries, s.cfg.LastServedKey)
@@ -449,6 +452,20 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 			m.driver.callWatch.overrideHealthLocked(&info)
 		}
 		out[name] = info
+	}
+	return out
+}
+
+// DriversNotStarted returns the state of the builtin drivers that the catalog does not start and that no other plugin has
+// served, by name. They are undetected, and Driver does not return them.
+func (s *Supervisor) DriversNotStarted() map[string]DriverInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]DriverInfo, len(s.registry.notStarted))
+	for name, info := range s.registry.notStarted {
+		if _, served := s.registry.drivers[name]; !served {
+			out[name] = info
+		}
 	}
 	return out
 }

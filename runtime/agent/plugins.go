@@ -145,13 +145,10 @@ func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec
 // driverConfig returns the properties of the machine that SetConfig sends to drivers. All fields are
 // set, because drivers that were made from Nomad's public driver skeleton read them without a check.
 func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfig {
-	topology := *host.Topology
-	topology.OverrideTotalCompute = uint64(s.CPU)
-	topology.OverrideWithholdCompute = s.Reserved.CPU
 	return &base.DriverConfig{
 		ClientMinPort: uint32(s.ClientMinPort),
 		ClientMaxPort: uint32(s.ClientMaxPort),
-		Topology:      &topology,
+		Topology:      host.Topology,
 	}
 }
 

@@ -22,6 +22,10 @@ type Options struct {
 	DataDir string // the file system of DataDir is the node's storage; DataDir need not exist
 	Version string // version of nomad-lite
 
+	// NetworkInterface is the name of the interface whose address is the node's address. If it is empty or has no address,
+	// that is the interface of the default route.
+	NetworkInterface string
+
 	// ReservedCores are the ids of cores that tasks do not get. Ids of cores that the machine does not
 	// have are ignored.
 	ReservedCores []int
@@ -33,7 +37,12 @@ type Host struct {
 	Attributes map[string]string
 
 	Hostname string
-	IP       string // address of the default interface; a loopback address if there is none
+	IP       string // address of the node; a loopback address if the machine has no other
+	// Interface is the name of the interface that has IP, empty if the machine has only loopback addresses.
+	Interface  string
+	Interfaces []Interface
+	// NodeNetworks describes the networks of the node to clients of the API; Read leaves it out.
+	NodeNetworks []NodeNetwork
 	// NetworkModes are the modes of group networks, besides host and none; Read leaves them out.
 	NetworkModes []string
 	// HostNetworks are the networks that the operator has named, with their addresses; Read leaves them out.
@@ -56,6 +65,20 @@ type Host struct {
 
 	// Degradations lists, in one sentence each, what this machine lacks.
 	Degradations []string
+}
+
+// NodeNetwork is a network of the node in the format of Nomad's API: a network mode of groups, or an interface whose
+// addresses ports can have.
+type NodeNetwork struct {
+	Mode, Device, MacAddress string
+	Speed                    int // megabits per second; 0 for a mode
+	Addresses                []NodeNetworkAddress
+}
+
+// NodeNetworkAddress is an address of an interface under the name of a host network.
+type NodeNetworkAddress struct {
+	Family, Alias, Address, ReservedPorts string
+	Gateway                               string // always empty, as in Nomad
 }
 
 // HostNetwork is an address of the machine for ports of one network.

@@ -183,7 +183,7 @@ func TestTopology(t *testing.T) {
 			},
 			base.Topology{
 				NodeIDs: []uint32{0, 1}, Distances: [][]uint32{{10, 32}, {32, 10}},
-				Cores: []base.Core{{BaseSpeed: 2000, MaxSpeed: 3000}, {CoreID: 1, GuessSpeed: 2000}, {CoreID: 4, NodeID: 1, SocketID: 1, GuessSpeed: 2000}},
+				Cores: []base.Core{{BaseSpeed: 2000, MaxSpeed: 3000}, {CoreID: 1, BaseSpeed: 2000}, {CoreID: 4, NodeID: 1, SocketID: 1, BaseSpeed: 2000}},
 			},
 		},
 		{
@@ -194,7 +194,7 @@ func TestTopology(t *testing.T) {
 		{
 			"cores of two grades",
 			map[string]string{"sys/devices/system/cpu/online": "0-1", "sys/devices/cpu_atom/cpus": "1", "proc/cpuinfo": cpuinfoText},
-			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 2596}, {CoreID: 1, Grade: base.CoreEfficiency, GuessSpeed: 2596}}},
+			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{BaseSpeed: 2596}, {CoreID: 1, Grade: base.CoreEfficiency, BaseSpeed: 2596}}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -298,24 +298,52 @@ func TestDefaultAddr(t *testing.T) {
 		}
 		return addrs
 	}
-	two := []iface{{"a", list("fe80::1", "10.0.0.1")}, {"b", list("fe80::2", "2001:db8::2", "10.0.0.2")}}
+	two := []Interface{{Name: "lo", Addresses: list("10.0.0.9"), loopback: true}, {Name: "a", Addresses: list("10.0.0.1")}, {Name: "b", Addresses: list("10.0.0.2", "2001:db8::2")}}
+	version6 := []Interface{{Name: "a", Addresses: list("2001:db8::1")}}
 	for _, c := range []struct {
-		name  string
-		list  []iface
-		iface string
-		want  string
-		found bool
+		name, iface string
+		list        []Interface
+		want        string
+		found       bool
 	}{
-		{"the default interface", two, "b", "10.0.0.2", true},
-		{"no default: the first with an address", two, "", "10.0.0.1", true},
-		{"a default without an address: another", append([]iface{{"c", list("fe80::3")}}, two...), "c", "10.0.0.1", true},
-		{"version 6 if there is nothing else", []iface{{"a", list("fe80::1", "2001:db8::1")}}, "a", "2001:db8::1", true},
-		{"nothing: the loopback address", nil, "", "127.0.0.1", false},
-		{"link-local only: the loopback address", []iface{{"a", list("fe80::1", "169.254.0.9")}}, "a", "127.0.0.1", false},
+		{"the default interface", "b", two, "b 10.0.0.2", true},
+		{"no default: the first with an address", "", two, "a 10.0.0.1", true},
+		{"a default without an address: another", "c", two, "a 10.0.0.1", true},
+		{"version 6 if there is nothing else", "a", version6, "a 2001:db8::1", true},
+		{"nothing: the loopback address", "", nil, " 127.0.0.1", false},
+		{"the loopback interface only: the loopback address", "lo", two[:1], " 127.0.0.1", false},
 	} {
-		got, found := defaultAddr(c.list, c.iface)
-		if got.String() != c.want || found != c.found {
-			t.Errorf("%s: %v, %v, want %s, %v", c.name, got, found, c.want, c.found)
+		device, got, found := defaultAddress(c.list, c.iface)
+		if text := device + " " + got.String(); text != c.want || found != c.found {
+			t.Errorf("%s: %v, %v, want %s, %v", c.name, text, found, c.want, c.found)
+		}
+	}
+}
+
+// An interface without a speed, and one whose speed the kernel does not know, have Nomad's default.
+func TestSpeedOfInterfaces(t *testing.T) {
+	p := prober{rootFS: fstest.MapFS{"sys/class/net/fast/speed": {Data: []byte("25000\n")}, "sys/class/net/down/speed": {Data: []byte("-1\n")}}}
+	for name, want := range map[string]int{"fast": 25000, "down": 1000, "virtual": 1000} {
+		if got := p.interfaceMBits(name); got != want {
+			t.Errorf("%s: %d MBits, want %d", name, got, want)
+		}
+	}
+}
+
+// The interface that the operator names has the node's address, also the loopback interface.
+func TestNamedNetworkInterface(t *testing.T) {
+	for name, want := range map[string]string{"lo": "lo 127.0.0.1", "": "", "nonexistent": ""} {
+		p := prober{rootFS: fstest.MapFS{}, options: Options{NetworkInterface: name}, host: Host{Attributes: map[string]string{}}}
+		p.readNetwork()
+		got := p.host.Interface + " " + p.host.IP
+		if want != "" && got != want || p.host.Attributes["unique.network.ip-address"] != p.host.IP {
+			t.Errorf("%q: %s, want %s", name, got, want)
+		}
+		if degraded := slices.ContainsFunc(p.host.Degradations, func(text string) bool { return strings.HasPrefix(text, `network interface "nonexistent"`) }); degraded != (name == "nonexistent") {
+			t.Errorf("%q: degradations %q", name, p.host.Degradations)
+		}
+		if i := slices.IndexFunc(p.host.Interfaces, func(i Interface) bool { return i.Name == "lo" }); i < 0 || p.host.Interfaces[i].MBits != defaultMBits || !p.host.Interfaces[i].Addresses[0].Is4() {
+			t.Errorf("interfaces %+v", p.host.Interfaces)
 		}
 	}
 }

@@ -1,73 +1,110 @@
 package fingerprint
 
 import (
+	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
 
+// Interface is a network interface of the machine that is up and has addresses.
+type Interface struct {
+	Name      string
+	MAC       string       // empty if the interface has none
+	MBits     int          // speed in megabits per second; defaultMBits if the interface has no known speed
+	Addresses []netip.Addr // IPv4 before IPv6, without link-local addresses
+
+	loopback bool
+}
+
+// defaultMBits is the speed of an interface that has no known speed, as in Nomad.
+const defaultMBits = 1000
+
+// readNetwork selects the interface whose address is the node's address: the interface that the operator has named, else
+// that of the default route, else the first that has an address.
 func (p *prober) readNetwork() {
-	addr, ok := defaultAddr(listInterfaces(), defaultInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
-	if !ok {
-		p.addDegradation("there is no network interface with an address: tasks get " + addr.String())
+	interfaces, err := p.listInterfaces()
+	if err != nil {
+		p.addDegradation(err.Error())
 	}
-	p.host.IP = addr.String()
+	p.host.Interfaces = interfaces
+	name, address, ok := p.options.NetworkInterface, netip.Addr{}, false
+	if name != "" {
+		if address, ok = namedAddress(interfaces, name); !ok {
+			p.addDegradation(fmt.Sprintf("network interface %q: it does not exist, is down or has no address: the node gets another address", name))
+		}
+	}
+	if !ok {
+		name, address, ok = defaultAddress(interfaces, defaultInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
+	}
+	if !ok {
+		p.addDegradation("there is no network interface with an address: tasks get " + address.String())
+	}
+	p.host.Interface, p.host.IP = name, address.String()
 	p.setAttribute("unique.network.ip-address", p.host.IP)
 }
 
-// iface is one network interface that is up.
-type iface struct {
-	name  string
-	addrs []netip.Addr
-}
-
-// listInterfaces lists the interfaces that are up, without the loopback. It returns nil if the system
-// call fails.
-func listInterfaces() []iface {
+// listInterfaces lists the interfaces that are up, in the order of the kernel.
+func (p *prober) listInterfaces() ([]Interface, error) {
 	list, err := net.Interfaces()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
-	var up []iface
+	var up []Interface
 	for _, i := range list {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
+		addresses, err := i.Addrs()
+		if err != nil || i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		found := iface{name: i.Name}
-		for _, a := range addrs {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				found.addrs = append(found.addrs, prefix.Addr().Unmap())
+		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBits(i.Name), loopback: i.Flags&net.FlagLoopback != 0}
+		for _, a := range addresses {
+			prefix, err := netip.ParsePrefix(a.String())
+			if address := prefix.Addr().Unmap(); err == nil && !address.IsLinkLocalUnicast() {
+				found.Addresses = append(found.Addresses, address)
 			}
 		}
-		up = append(up, found)
+		if len(found.Addresses) > 0 {
+			slices.SortStableFunc(found.Addresses, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
+			up = append(up, found)
+		}
 	}
-	return up
+	return up, nil
 }
 
-// defaultAddr returns the address of the node: an address of the default interface, else of the
+// interfaceMBits returns the speed of an interface. The kernel has none, or -1, for an interface without a carrier and for
+// most virtual ones.
+func (p *prober) interfaceMBits(name string) int {
+	return cmp.Or(int(p.readPositiveNumber("sys/class/net/"+name+"/speed")), defaultMBits)
+}
+
+// namedAddress returns the first address of an interface.
+func namedAddress(list []Interface, name string) (address netip.Addr, ok bool) {
+	for _, i := range list {
+		if i.Name == name {
+			return i.Addresses[0], true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// defaultAddress returns the address of the node and its interface: an address of the default interface, else of the
 // first interface that has one; IPv4 before IPv6. Without any address it returns the loopback
-// address and false.
-func defaultAddr(list []iface, name string) (netip.Addr, bool) {
+// address, no interface, and false.
+func defaultAddress(list []Interface, name string) (device string, address netip.Addr, ok bool) {
 	for _, onlyDefault := range []bool{true, false} {
 		for _, i := range list {
-			if onlyDefault && i.name != name {
+			if i.loopback || onlyDefault && i.Name != name {
 				continue
 			}
-			for _, version4 := range []bool{true, false} {
-				for _, a := range i.addrs {
-					if a.Is4() == version4 && a.IsGlobalUnicast() {
-						return a, true
-					}
-				}
+			if at := slices.IndexFunc(i.Addresses, netip.Addr.IsGlobalUnicast); at >= 0 {
+				return i.Name, i.Addresses[at], true
 			}
 		}
 	}
-	return netip.AddrFrom4([4]byte{127, 0, 0, 1}), false
+	return "", netip.AddrFrom4([4]byte{127, 0, 0, 1}), false
 }
 
 // defaultInterface returns the interface of the best default route in the kernel's routing tables.

@@ -1,7 +1,6 @@
 package fingerprint
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,7 +17,7 @@ const localNUMADistance, remoteNUMADistance = 10, 20
 // defaultCoreMHz is the speed of a core of a machine that states none. Drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the
+// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the base
 // frequency of cores whose own frequency is unknown; 0 means unknown.
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
@@ -47,7 +46,10 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
-			core.GuessSpeed = uint64(cmp.Or(mhz, defaultCoreMHz))
+			core.BaseSpeed = uint64(mhz)
+			if mhz == 0 {
+				core.GuessSpeed = defaultCoreMHz
+			}
 		}
 		if slices.Contains(efficient, id) {
 			core.Grade = base.CoreEfficiency

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
@@ -47,6 +48,8 @@ type Node interface {
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
 	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
+	// Host returns the properties of the machine. They must not be changed.
+	Host() fingerprint.Host
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
 	// DeviceStats returns the statistics of all devices. It may wait for device plugins.

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
@@ -48,6 +49,7 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.Unsuppo
 func (stubNode) Logs() *logs.Collector                               { return nil }
 func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }
+func (stubNode) Host() (h fingerprint.Host)                          { return h }
 func (stubNode) HostStats(context.Context) (s hoststats.Stats)       { return s }
 func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats { return nil }
 func (stubNode) Meta() (m api.NodeMetaResponse)                      { return m }

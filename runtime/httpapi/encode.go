@@ -41,10 +41,11 @@ var (
 // fieldRenames are the names that a server uses for fields of the client's types. A field whose new name is
 // empty is not sent; a field with another new name is always sent.
 var fieldRenames = map[reflect.Type]map[string]string{
+	reflect.TypeFor[api.Attribute]():     {"BoolVal": "Bool", "FloatVal": "Float", "IntVal": "Int", "StringVal": "String"},
 	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
 	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
 	reflect.TypeFor[api.LogConfig]():     {"Enabled": ""},
-	reflect.TypeFor[api.Node]():          {"Reserved": "", "Resources": ""},
+	reflect.TypeFor[nodeView]():          {"Reserved": "", "Resources": ""},
 	reflect.TypeFor[api.ScalingPolicy](): {"Namespace": ""},
 	reflect.TypeFor[api.Service]():       {"CheckRestart": ""},
 	reflect.TypeFor[api.ServiceCheck]():  {"Advertise": ""},
@@ -65,7 +66,7 @@ const rescheduleDelayPlaceholder = "delay of the reschedule"
 // serverOnlyFields are the fields that the client's types lack, with the JSON of their values.
 var serverOnlyFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
-	reflect.TypeFor[api.Node](): {
+	reflect.TypeFor[nodeView](): {
 		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
 	},
 	reflect.TypeFor[api.NodeListStub]():    {"HostVolumes": "null"},

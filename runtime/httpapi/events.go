@@ -20,6 +20,7 @@ const eventsPath = "/v1/event/stream"
 // eventHandler serves the event stream.
 type eventHandler struct {
 	store  *store.Store
+	node   Node
 	logger hclog.Logger
 }
 
@@ -49,6 +50,9 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 					shown.rescheduleDelays = rescheduleDelays(&known)
 				}
 				e.Payload["Allocation"] = shown
+			}
+			if n, ok := e.Payload["Node"].(*api.Node); ok {
+				e.Payload["Node"] = newNodeView(n, h.node.Host())
 			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
 				e.Payload["Deployment"] = newDeployment(h.store.Snapshot(), d)

@@ -21,10 +21,12 @@ type nodeHandler struct {
 	token     Secret // the API token that clients other than those of a unix socket need; empty if none
 }
 
-// nodeStub is an entry of a list of nodes. It adds the volumes, which the client's type lacks.
+// nodeStub is an entry of a list of nodes. It adds the fields that the client's type lacks.
 type nodeStub struct {
 	*api.NodeListStub
-	HostVolumes map[string]*api.HostVolumeInfo
+	HostVolumes       map[string]hostVolumeView
+	NodeResources     *nodeResources         `json:",omitempty"`
+	ReservedResources *nodeReservedResources `json:",omitempty"`
 }
 
 func (h *nodeHandler) list(r *request) (any, error) { return h.listNodesOfPool(r, api.NodePoolAll) }
@@ -46,17 +48,17 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 			if err != nil {
 				address = n.HTTPAddr
 			}
-			stub := nodeStub{&api.NodeListStub{
+			stub := nodeStub{NodeListStub: &api.NodeListStub{
 				Address: address, ID: n.ID, Datacenter: n.Datacenter, Name: n.Name, NodeClass: n.NodeClass, NodePool: n.NodePool,
 				Version: n.Attributes["nomad.version"], Drain: n.DrainStrategy != nil, SchedulingEligibility: n.SchedulingEligibility,
 				Status: n.Status, StatusDescription: n.StatusDescription, Drivers: n.Drivers, LastDrain: n.LastDrain,
 				CreateIndex: n.CreateIndex, ModifyIndex: n.ModifyIndex,
-			}, n.HostVolumes}
+			}, HostVolumes: newHostVolumeViews(n.HostVolumes)}
 			if withOS {
 				stub.Attributes = map[string]string{"os.name": n.Attributes["os.name"]}
 			}
 			if withResources {
-				stub.NodeResources, stub.ReservedResources = n.NodeResources, n.ReservedResources
+				stub.NodeResources, stub.ReservedResources = newNodeResources(n.NodeResources, h.node.Host()), newReservedResources(n.ReservedResources, h.node.Host())
 			}
 			return stub
 		})
@@ -81,7 +83,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 			here.HTTPAddr = ""
 			n = &here
 		}
-		return n, n.ModifyIndex, nil
+		return newNodeView(n, h.node.Host()), n.ModifyIndex, nil
 	})
 }
 

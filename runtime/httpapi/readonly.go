@@ -81,7 +81,7 @@ var readOnlyShownFields = map[reflect.Type][]string{
 var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
 	reflect.TypeFor[api.NetworkResource](): {"CNI"},
-	reflect.TypeFor[api.Node]():            {"Meta", "Links", "Events"},
+	reflect.TypeFor[nodeView]():            {"Meta", "Links", "Events"},
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
 }
 

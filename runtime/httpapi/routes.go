@@ -43,7 +43,7 @@ func (a *API) newRoutes() []route {
 	search := &searchHandler{c.Store}
 	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
 	identities := &identityHandler{c.Identities}
-	events := &eventHandler{c.Store, a.logger}
+	events := &eventHandler{c.Store, c.Node, a.logger}
 	metrics := &metricsHandler{c.Metrics}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Agent}
 	plugins := &pluginHandler{store: c.Store, agent: c.Agent}
@@ -131,7 +131,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/deployment/allocation-health/{id}", deployments.setAllocationHealth, bodyRouteDoc[api.DeploymentAllocHealthRequest, api.DeploymentUpdateResponse]("say which allocations of a deployment are healthy")},
 
 		{"GET", "/v1/nodes", nodes.list, readRouteDoc[[]nodeStub]("list nodes", pageParams, "os resources")},
-		{"GET", "/v1/node/{id}", nodes.read, readRouteDoc[api.Node]("read a node")},
+		{"GET", "/v1/node/{id}", nodes.read, readRouteDoc[nodeView]("read a node")},
 		{"GET", "/v1/node/{id}/allocations", nodes.allocations, readRouteDoc[[]api.Allocation]("list the allocations of a node")},
 		{"PUT POST", "/v1/node/{id}/drain", nodes.drain, bodyRouteDoc[api.NodeUpdateDrainRequest, nodeWriteReply]("empty the node, or stop doing so")},
 		{"PUT POST", "/v1/node/{id}/eligibility", nodes.setEligibility, bodyRouteDoc[api.NodeUpdateEligibilityRequest, nodeWriteReply]("say whether the node may have new allocations")},

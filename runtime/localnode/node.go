@@ -23,6 +23,8 @@ import (
 type pluginLister interface {
 	// Drivers returns the drivers that are up, by name.
 	Drivers() map[string]supervisor.DriverInfo
+	// DriversNotStarted returns the builtin drivers that have no plugin, by name, with the reasons.
+	DriversNotStarted() map[string]supervisor.DriverInfo
 	// DeviceGroups returns the devices of this machine.
 	DeviceGroups() []supervisor.DeviceGroup
 	// Changed returns a channel that is closed when the result of Drivers or DeviceGroups changes.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -25,9 +26,12 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 		for key, value := range info.Attributes {
 			attributes[key] = value.String()
 		}
-		if info.Detected && info.Healthy {
+		if info.Detected { // also if it is unhealthy: Drivers has the health
 			attributes["driver."+name] = "1"
 		}
+	}
+	if usable := n.config.Host.CPUMHz - n.reservedMHz(); usable > 0 {
+		attributes["cpu.usablecompute"] = strconv.Itoa(usable)
 	}
 	if n.config.Volumes != nil {
 		for name, version := range n.config.Volumes.PluginVersions() {
@@ -37,26 +41,37 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 	return attributes
 }
 
+// reservedMHz returns the CPU that tasks do not get: that of the reserved cores, and what the operator has reserved besides.
+func (n *Node) reservedMHz() int {
+	host := n.config.Host
+	return int(n.currentSettings().Reserved.CPU) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)
+}
+
 // newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
 // copied from old, which may be nil.
 func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeInfo) *api.Node {
-	c, drivers := n.currentSettings(), n.config.Plugins.Drivers()
+	c, drivers := n.currentSettings(), n.config.Plugins.DriversNotStarted()
+	maps.Copy(drivers, n.config.Plugins.Drivers())
 	record := &api.Node{
-		ID:           n.config.ID,
-		Datacenter:   c.Datacenter,
-		Name:         c.Name,
-		HTTPAddr:     c.HTTPAddr,
-		TLSEnabled:   c.TLS,
-		Attributes:   n.readAttributes(drivers),
-		Links:        map[string]string{},
-		Meta:         c.Meta,
-		NodeClass:    c.Class,
-		NodePool:     c.Pool,
-		CgroupParent: n.config.Host.ParentCgroup,
-		Status:       api.NodeStatusReady,
-		Drivers:      make(map[string]*api.DriverInfo, len(drivers)),
-		HostVolumes:  volumes,
-		HostNetworks: hostNetworkInfos(c.Networks.HostNetworks),
+		ID:            n.config.ID,
+		Datacenter:    c.Datacenter,
+		Name:          c.Name,
+		HTTPAddr:      c.HTTPAddr,
+		TLSEnabled:    c.TLS,
+		Attributes:    n.readAttributes(drivers),
+		Links:         map[string]string{},
+		Meta:          c.Meta,
+		NodeClass:     c.Class,
+		NodePool:      c.Pool,
+		CgroupParent:  n.config.Host.ParentCgroup,
+		Status:        api.NodeStatusReady,
+		Drivers:       make(map[string]*api.DriverInfo, len(drivers)),
+		HostVolumes:   volumes,
+		NodeMaxAllocs: c.MaxAllocs,
+		HostNetworks:  hostNetworkInfos(c.Networks.HostNetworks),
+
+		CSIControllerPlugins: map[string]*api.CSIInfo{},
+		CSINodePlugins:       map[string]*api.CSIInfo{},
 
 		SchedulingEligibility: api.NodeSchedulingEligible,
 	}
@@ -72,24 +87,17 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	}
 	host := n.config.Host
 	record.NodeResources = &api.NodeResources{
-		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(host.Cores), ReservableCpuCores: host.ReservableCores},
+		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
 		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
 		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
-		Networks:       []*api.NetworkResource{{Mode: "host", Device: c.NetworkInterface, IP: host.IP}},
+		Networks:       networkResources(host, c.Interface.MBits),
 		Devices:        devices.NodeResources(n.config.Plugins.DeviceGroups()),
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}
-	for _, name := range slices.Sorted(maps.Keys(host.HostNetworks)) {
-		n := host.HostNetworks[name]
-		record.NodeResources.Networks = append(record.NodeResources.Networks, &api.NetworkResource{Mode: "host", Device: n.Interface, IP: n.IP})
-	}
-	for _, mode := range host.NetworkModes {
-		record.NodeResources.Networks = append(record.NodeResources.Networks, &api.NetworkResource{Mode: mode})
-	}
 	reserved := c.Reserved
 	record.ReservedResources = &api.NodeReservedResources{
-		Cpu:      api.NodeReservedCpuResources{CpuShares: reserved.CPU + uint64(host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores))},
+		Cpu:      api.NodeReservedCpuResources{CpuShares: uint64(n.reservedMHz())},
 		Memory:   api.NodeReservedMemoryResources{MemoryMB: reserved.MemoryMB},
 		Disk:     api.NodeReservedDiskResources{DiskMB: reserved.DiskMB},
 		Networks: api.NodeReservedNetworkResources{ReservedHostPorts: reserved.Ports},
@@ -103,7 +111,11 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	return record
 }
 
+// hostNetworkInfos returns nil if there are no host networks.
 func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.HostNetworkInfo {
+	if len(networks) == 0 {
+		return nil
+	}
 	infos := make(map[string]*api.HostNetworkInfo, len(networks))
 	for name, n := range networks {
 		info := &api.HostNetworkInfo{Name: name, Interface: n.Interface, ReservedPorts: n.ReservedPorts}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -24,9 +23,10 @@ type Settings struct {
 	Pool             string // default: default
 	Meta             map[string]string
 	Reserved         ReservedResources
-	CPU              int    // MHz of the node; overrides the fingerprint
-	MemoryMB, DiskMB int    // override the fingerprint
-	NetworkInterface string // name of the interface whose address is the node's address
+	CPU              int // MHz of the node; overrides the fingerprint
+	MemoryMB, DiskMB int // override the fingerprint
+	Interface        InterfaceSettings
+	MaxAllocs        int    // largest number of allocations at one time; 0 means no limit
 	MinDynamicPort   int    // default: 20000
 	MaxDynamicPort   int    // default: 32000
 	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
@@ -36,6 +36,12 @@ type Settings struct {
 	Networks         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
 	HostVolumes map[string]*api.HostVolumeInfo
+}
+
+// InterfaceSettings select the network interface whose address is the node's address.
+type InterfaceSettings struct {
+	Name  string // default: the interface of the default route
+	MBits int    // speed that clients see; overrides that of the interface
 }
 
 // ReservedResources are resources that allocations do not get.
@@ -67,7 +73,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 // FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to its properties.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
-	addresses, addressErr := s.Networks.HostAddresses()
+	addresses, addressErr := s.Networks.HostAddresses(nodeAddresses(*host))
 	for _, err := range []error{err, addressErr} {
 		if err != nil {
 			logger.Info("degraded", "reason", err.Error())
@@ -79,29 +85,22 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 		host.HostNetworks[name] = fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}
 	}
 	host.NetworkModes = capabilities.Modes
+	host.NodeNetworks = nodeNetworks(*host, s.Networks.HostNetworks)
 	maps.Copy(host.Attributes, capabilities.Attributes)
 }
 
 // Fingerprint reads the properties of the machine. The operator's settings override
 // them.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
-	o.ReservedCores = s.Reserved.Cores
+	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
 	host := fingerprint.Read(o)
-	if name := s.NetworkInterface; name != "" {
-		if ip, err := interfaceIP(name); err != nil {
-			host.Degradations = append(host.Degradations, err.Error())
-		} else {
-			host.IP = ip
-			host.Attributes["unique.network.ip-address"] = ip
-		}
-	}
 	for _, o := range []struct {
 		value     int
 		field     *int
 		attribute string
 		unit      int
 	}{
-		{s.CPU, &host.CPUMHz, "cpu.usablecompute", 1},
+		{s.CPU, &host.CPUMHz, "cpu.totalcompute", 1},
 		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
 		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
 	} {
@@ -110,35 +109,9 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
 		}
 	}
+	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPU), s.Reserved.CPU
 	for _, lack := range host.Degradations {
 		logger.Info("degraded", "reason", lack)
 	}
 	return host
-}
-
-// interfaceIP returns the first address of an interface, IPv4 before IPv6.
-func interfaceIP(name string) (string, error) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return "", fmt.Errorf("network interface %q: %w", name, err)
-	}
-	addresses, err := i.Addrs()
-	if err != nil {
-		return "", fmt.Errorf("network interface %q: %w", name, err)
-	}
-	found := ""
-	for _, a := range addresses {
-		network, ok := a.(*net.IPNet)
-		switch {
-		case !ok || network.IP.IsLinkLocalUnicast():
-		case network.IP.To4() != nil:
-			return network.IP.String(), nil
-		case found == "":
-			found = network.IP.String()
-		}
-	}
-	if found == "" {
-		return "", fmt.Errorf("network interface %q: it has no address", name)
-	}
-	return found, nil
 }

@@ -20,6 +20,7 @@ var resourceDimensions = [...]struct {
 	{"memory", "MB", "memory.totalbytes", 1 << 20},
 	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
 	{"cores", "cores", "cpu.reservablecores", 1},
+	{"max allocation exceeded", "allocations", "", 1}, // the limit is Node.MaxAllocs; the name is Nomad's
 }
 
 // nodeCapacity returns the capacity of a node. A missing attribute means no limit.
@@ -34,6 +35,9 @@ func nodeCapacity(node Node) resourceAmounts {
 			}
 		}
 	}
+	if node.MaxAllocs > 0 {
+		c[4] = float64(node.MaxAllocs)
+	}
 	return c
 }
 
@@ -44,8 +48,12 @@ func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 	}
 }
 
-// coreMHz returns the CPU of one core of a node, 0 if it is not known.
+// coreMHz returns the CPU of one core of a node, 0 if it is not known. Where the frequency is unknown, it is a part of the
+// CPU that the operator has configured.
 func coreMHz(node Node) float64 {
+	if mhz, err := strconv.ParseFloat(node.Attributes["cpu.frequency"], 64); err == nil {
+		return mhz
+	}
 	total, _ := strconv.ParseFloat(node.Attributes["cpu.usablecompute"], 64)
 	cores, _ := strconv.ParseFloat(node.Attributes["cpu.reservablecores"], 64)
 	if cores <= 0 {
@@ -86,5 +94,6 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 		maxDemand[i] = max(prestartDemand[i], mainDemand[i], poststopDemand[i]) + sidecarDemand[i]
 	}
 	maxDemand[2] = float64(*g.EphemeralDisk.SizeMB)
+	maxDemand[4] = 1
 	return maxDemand
 }

@@ -23,12 +23,13 @@ func NodeOf(n *api.Node) Node {
 		HostVolumes: n.HostVolumes,
 		Ineligible:  n.SchedulingEligibility == api.NodeSchedulingIneligible,
 		Draining:    n.DrainStrategy != nil,
+		MaxAllocs:   n.NodeMaxAllocs,
 	}
 	for name, d := range n.Drivers {
 		node.Drivers[name] = d != nil && d.Detected && d.Healthy
 	}
 	if r := n.ReservedResources; r != nil {
-		node.Reserved = [3]float64{float64(r.Cpu.CpuShares), float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
+		node.Reserved = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
 		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
 	}
 	if r := n.NodeResources; r != nil {

@@ -275,6 +275,9 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 	grow := after.maxUsage()
 	for i, d := range resourceDimensions {
 		if left := r.totalResources[i] - r.usedResources[i]; grow[i]-amountsBefore[i] > left {
+			if d.attribute == "" {
+				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent", d.name, r.totalResources[i])}
+			}
 			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: ask for less in the resources of its tasks, or lower the count",
 				d.name, need[i], d.unit, max(left, 0), d.unit)}
 		}

@@ -35,8 +35,10 @@ type Node struct {
 	// Draining means that the node is being drained.
 	Draining bool
 	// Reserved are resources that allocations do not get: CPU in MHz, memory and
-	// disk in MB.
+	// disk in MB. The attribute cpu.usablecompute excludes the CPU that the node reserves.
 	Reserved [3]float64
+	// MaxAllocs is the largest number of allocations that the node runs at one time; 0 means no limit.
+	MaxAllocs int
 	// ReservedPorts are host ports that allocations do not get.
 	ReservedPorts []int
 	// MinDynamicPort and MaxDynamicPort are the inclusive range of dynamic ports;

@@ -388,3 +388,46 @@ func TestPlaceCores(t *testing.T) {
 		t.Errorf("six of four cores: %v", err)
 	}
 }
+
+// The CPU of reserved cores is not subtracted again from the CPU that tasks can use, and a core has its own frequency.
+func TestPlaceOnNodeWithReservedCores(t *testing.T) {
+	record := nodeWithNetworks()
+	record.Attributes["cpu.frequency"], record.Attributes["cpu.reservablecores"], record.Attributes["cpu.usablecompute"] = "2000", "1", "1700"
+	record.ReservedResources.Cpu.CpuShares = 2300 // a core, and 300 MHz
+	place := func(resources api.Resources) ([]*api.Allocation, error) {
+		job := newJobFixture(func(f *jobFixture) { f.task.Resources = &resources }).job
+		return Place(job, NodeOf(record), testEnv())
+	}
+	for mhz, fits := range map[int]bool{1700: true, 1701: false} {
+		if _, err := place(api.Resources{CPU: &mhz}); (err == nil) != fits {
+			t.Errorf("%d MHz: %v", mhz, err)
+		}
+	}
+	record.Attributes["cpu.usablecompute"] = "8700" // cpu_total_compute
+	allocs, err := place(api.Resources{Cores: new(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range allocs[0].AllocatedResources.Tasks {
+		if task.Cpu.CpuShares != 2000 {
+			t.Errorf("CPU of a core %d MHz, want 2000", task.Cpu.CpuShares)
+		}
+	}
+}
+
+// A node with node_max_allocs runs no more allocations at one time.
+func TestPlaceOnNodeWithMaxAllocs(t *testing.T) {
+	node := testNode()
+	node.MaxAllocs = 2
+	place := func(count int) error {
+		_, err := Place(newJobFixture(func(f *jobFixture) { f.group.Count = &count }).job, node, testEnv())
+		return err
+	}
+	if err := place(2); err != nil {
+		t.Error(err)
+	}
+	exhausted := new(exhaustedError)
+	if err := place(3); !errors.As(err, &exhausted) || exhausted.resourceName != "max allocation exceeded" || !strings.Contains(err.Error(), "this node runs 2 allocations at one time") {
+		t.Errorf("a third allocation: %v", err)
+	}
+}

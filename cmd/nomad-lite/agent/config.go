@@ -42,7 +42,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 		{o.region, &c.Node.Region},
 		{o.nodeClass, &c.Node.Class},
 		{o.nodePool, &c.Node.Pool},
-		{o.networkInterface, &c.Node.NetworkInterface},
+		{o.networkInterface, &c.Node.Interface.Name},
 		{o.pluginDir, &c.PluginDir},
 		{o.logLevel, &c.LogLevel},
 	} {

@@ -69,6 +69,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		case DriverIsDisabled(c, name):
 			continue
 		case !named && !startsWithoutBlock(c, name):
+			plugins.Builtins = append(plugins.Builtins, catalog.Builtin{Name: name, NotStarted: notStartedReason(name)})
 			continue
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
@@ -91,16 +92,34 @@ func startsWithoutBlock(c *config.Config, driver string) bool {
 	case rawexec.Name:
 		return true
 	case docker.Name:
-		return docker.EngineMayExist()
+		return docker.FindEngine() == nil
 	case exec.Name:
 		return os.Geteuid() == 0
 	case java.Name:
-		return os.Geteuid() == 0 && java.RuntimeMayExist()
+		return os.Geteuid() == 0 && java.FindRuntime() == nil
 	case qemu.Name:
 		// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
-		return (os.Geteuid() != 0 || isRawExecEnabled(c)) && qemu.EmulatorMayExist()
+		return (os.Geteuid() != 0 || isRawExecEnabled(c)) && qemu.FindEmulator() == nil
 	}
 	return false
+}
+
+// notStartedReason returns why an agent does not have a builtin driver without a plugin block. The node shows it as the
+// description of the driver.
+func notStartedReason(driver string) string {
+	switch {
+	case driver == docker.Name:
+		return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", docker.FindEngine(), driver)
+	case driver == java.Name && java.FindRuntime() != nil:
+		return fmt.Sprintf("%v: install one, and reload the agent", java.FindRuntime())
+	case driver == qemu.Name && qemu.FindEmulator() != nil:
+		return fmt.Sprintf("%v: install it, and reload the agent", qemu.FindEmulator())
+	case driver == qemu.Name:
+		return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
+	case driver == exec.Name || driver == java.Name:
+		return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
+	}
+	return fmt.Sprintf("not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 }
 
 // isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.

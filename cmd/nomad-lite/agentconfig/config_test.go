@@ -3,6 +3,7 @@ package agentconfig
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -81,6 +82,29 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 			if got != want {
 				t.Errorf("%q: %s is %q, want %q", c.text, driver, got, want)
 			}
+			if reason, listed := plugins.NotStarted()[driver]; listed != (got == "" && !DriverIsDisabled(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
+				t.Errorf("%q: %s is not started because %q", c.text, driver, reason)
+			}
+		}
+	}
+}
+
+// The reason for which a driver is missing names the cause and the remedy.
+func TestReasonsOfDriversNotStarted(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("DOCKER_HOST", "unix:///no/such/socket")
+	plugins, err := PluginCatalog(&config.Config{}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for driver, want := range map[string]string{
+		"docker":      "no Docker engine: stat /no/such/socket: no such file or directory: start it, or add a block plugin \"docker\" with its endpoint, and reload the agent",
+		"java":        "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
+		"qemu":        "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
+		"mock_driver": "not enabled: add a block plugin \"mock_driver\" to the configuration of the agent, and reload it",
+	} {
+		if got := plugins.NotStarted()[driver]; got != want {
+			t.Errorf("%s: %s, want %s", driver, got, want)
 		}
 	}
 }

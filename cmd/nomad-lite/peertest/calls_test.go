@@ -63,9 +63,8 @@ func TestTaskCalls(t *testing.T) {
 		}
 		var signal string
 		h.awaitCall(t, "probe", "Signal", alloc.ID, &signal)
-		assertField(t, "drivers.SignalTaskRequest.task_id", true, true)
+		fieldShown(t, "drivers.SignalTaskRequest.task_id") // the call has found the task
 		assertField(t, "drivers.SignalTaskRequest.signal", signal, "SIGWINCH")
-		assertField(t, "drivers.DriverCapabilities.send_signals", signal, "SIGWINCH")
 
 		h.checkStats(t, alloc)
 		h.checkExec(t, alloc)
@@ -78,14 +77,14 @@ func TestTaskCalls(t *testing.T) {
 			Signal  string
 		}
 		h.awaitCall(t, "probe", "Stop", alloc.ID, &stop)
-		assertField(t, "drivers.StopTaskRequest.task_id", true, true)
+		fieldShown(t, "drivers.StopTaskRequest.task_id") // the call has found the task
 		assertField(t, "drivers.StopTaskRequest.timeout", stop.Timeout, 7*time.Second)
 		assertField(t, "drivers.StopTaskRequest.signal", stop.Signal, "SIGUSR2")
 		await(t, "the end of the task", func() bool {
 			ended, _, err := h.Allocations().Info(alloc.ID, nil)
 			return err == nil && ended.ClientStatus == api.AllocClientStatusComplete
 		})
-		assertField(t, "drivers.WaitTaskRequest.task_id", true, true)
+		fieldShown(t, "drivers.WaitTaskRequest.task_id") // the call has found the task
 	})
 }
 
@@ -108,7 +107,7 @@ func (h *host) checkStats(t *testing.T, alloc *api.Allocation) {
 		return err == nil && stats.Tasks["main"].Timestamp > 0
 	})
 	main := stats.Tasks["main"]
-	assertField(t, "drivers.TaskStatsRequest.task_id", true, true)
+	fieldShown(t, "drivers.TaskStatsRequest.task_id") // the call has found the task
 	fieldShown(t, "drivers.TaskStatsResponse.stats", "drivers.TaskStats.agg_resource_usage", "drivers.TaskResourceUsage.cpu", "drivers.TaskResourceUsage.memory")
 	assertField(t, "drivers.TaskStats.timestamp", main.Timestamp, probeStatsTime.UnixNano())
 	for where, u := range map[string]usage{"TaskStats.agg_resource_usage": main.ResourceUsage, "TaskStats.resource_usage_by_pid": main.Pids["4711"]} {
@@ -155,7 +154,6 @@ func (h *host) checkExec(t *testing.T, alloc *api.Allocation) {
 			TTY     bool
 		}
 		h.awaitCall(t, "probe", "Exec", alloc.ID, &call)
-		assertField(t, "drivers.DriverCapabilities.exec", code, 42)
 		assertField(t, "drivers.ExecTaskStreamingRequest.setup", call.Command, []string{"say", "hello"})
 		assertField(t, "drivers.ExecTaskStreamingRequest.Setup.command", call.Command, []string{"say", "hello"})
 		assertField(t, "drivers.ExecTaskStreamingRequest.Setup.tty", call.TTY, tty)
@@ -199,7 +197,7 @@ func TestScriptCheck(t *testing.T) {
 			Limited bool
 		}
 		h.awaitCall(t, "probe", "Exec", alloc.ID, &call)
-		assertField(t, "drivers.ExecTaskRequest.task_id", true, true)
+		fieldShown(t, "drivers.ExecTaskRequest.task_id") // the call has found the task
 		assertField(t, "drivers.ExecTaskRequest.command", call.Command, []string{"say", "changed"})
 		assertField(t, "drivers.ExecTaskRequest.timeout", call.Limited && call.Timeout > 8*time.Second && call.Timeout <= 9*time.Second, true)
 		await(t, "the exit code in an event", func() bool {
@@ -376,7 +374,7 @@ func TestCreateNetwork(t *testing.T) {
 		var created struct{ Hostname string }
 		h.awaitCall(t, "probe_network", "CreateNetwork", alloc.ID, &created)
 		assertField(t, "drivers.DriverCapabilities.must_create_network", created.Hostname, "wanted-name")
-		assertField(t, "drivers.CreateNetworkRequest.alloc_id", true, true)
+		fieldShown(t, "drivers.CreateNetworkRequest.alloc_id") // awaitCall finds the call by it
 		assertField(t, "drivers.CreateNetworkRequest.hostname", created.Hostname, "wanted-name")
 
 		var start probeStart
@@ -400,7 +398,7 @@ func TestCreateNetwork(t *testing.T) {
 		}
 		var destroyed driver.NetworkIsolation
 		h.awaitCall(t, "probe_network", "DestroyNetwork", alloc.ID, &destroyed)
-		assertField(t, "drivers.DestroyNetworkRequest.alloc_id", true, true)
+		fieldShown(t, "drivers.DestroyNetworkRequest.alloc_id") // awaitCall finds the call by it
 		assertField(t, "drivers.DestroyNetworkRequest.isolation_spec", destroyed.Labels, map[string]string{"taste": "sweet"})
 	})
 }

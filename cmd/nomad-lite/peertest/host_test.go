@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
-const waitTimeout = 30 * time.Second
+const waitTimeout = time.Minute
 
 // host is a running agent: the stock Nomad agent or nomad-lite.
 type host struct {
@@ -29,14 +29,53 @@ type host struct {
 	dir     string // directory of the agent, with its data and its log
 	nodeID  string
 
-	cmd *exec.Cmd
+	cmd    *exec.Cmd
+	cpuset string // cgroup that the agent sees as the root of the hierarchy cpuset; empty without such a hierarchy
+}
+
+const cpusetRoot = "/sys/fs/cgroup/cpuset"
+
+// makeCPUSet makes a cgroup of the hierarchy cpuset of cgroups v1. Each agent divides the cores of the machine among its
+// tasks, and does not know the other agents of the machine, such as the agents of tests that run at the same time.
+func makeCPUSet() (string, error) {
+	if _, err := os.Stat(filepath.Join(cpusetRoot, "cpuset.cpus")); err != nil {
+		return "", nil // the machine has only cgroups v2
+	}
+	path, err := os.MkdirTemp(cpusetRoot, "peertest")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		text, err := os.ReadFile(filepath.Join(cpusetRoot, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(path, file), text, 0)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// removeCPUSet removes a cgroup with its descendants, which have no processes.
+func removeCPUSet(path string) error {
+	if path == "" {
+		return nil
+	}
+	children, err := filepath.Glob(filepath.Join(path, "*/"))
+	errs := []error{err}
+	for _, child := range children {
+		if info, err := os.Stat(child); err == nil && info.IsDir() {
+			errs = append(errs, removeCPUSet(child))
+		}
+	}
+	return errors.Join(append(errs, os.Remove(path))...)
 }
 
 // hostConfig is the part of an agent's configuration that both agents read. DIR is replaced by the directory of the agent.
 type hostConfig struct {
 	text    string            // further configuration
 	plugins map[string]string // program of each file in the plugin directory
-	env     []string
 }
 
 const commonConfig = `
@@ -54,8 +93,8 @@ client {
   client_max_port   = 14400
   cni_path          = "/usr/lib/cni"
   cni_config_dir    = "DIR/cni"
-  meta {
-    color = "blue"
+  reserved {
+    cpu = 300
   }
   host_volume "shared" {
     path = "DIR/volume"
@@ -95,7 +134,7 @@ ports {
 const probeNetwork = `{
   "cniVersion": "1.0.0",
   "name": "probe",
-  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "192.0.2.0/28", "dataDir": "/run/peertest-cni"}}]
+  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "192.0.2.0/28", "dataDir": "DIR/cni-state"}}]
 }
 `
 
@@ -111,7 +150,15 @@ func startNomad(program string, config hostConfig) (*host, error) {
 	if err := h.start(program, text, config); err != nil {
 		return nil, err
 	}
-	return h, h.waitReady()
+	return h.ready()
+}
+
+// ready waits until the agent is ready. If it does not become ready, it is stopped.
+func (h *host) ready() (*host, error) {
+	if err := h.waitReady(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, h.log()), h.stop())
+	}
+	return h, nil
 }
 
 // startLite starts nomad-lite.
@@ -120,22 +167,11 @@ func startLite(config hostConfig) (*host, error) {
 	if err := h.start("nomad-lite", liteConfig, config); err != nil {
 		return nil, err
 	}
-	ready := regexp.MustCompile(`agent is ready: (http://[^,\s]+)`)
-	err := waitFor("the ready line of nomad-lite", func() bool {
-		found := ready.FindStringSubmatch(h.log())
-		if found != nil {
-			h.address = found[1]
-		}
-		return found != nil
-	})
-	if err == nil {
-		err = h.waitReady()
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w\n%s", err, h.log()), h.stop())
-	}
-	return h, nil
+	return h.ready()
 }
+
+// readyLine is the line with which nomad-lite prints its address.
+var readyLine = regexp.MustCompile(`agent is ready: (http://[^,\s]+)`)
 
 // freePorts returns free TCP ports.
 func freePorts(count int) ([]string, error) {
@@ -172,7 +208,7 @@ func (h *host) start(program, text string, config hostConfig) error {
 	if err := os.WriteFile(filepath.Join(h.dir, "devices", "file-device"), nil, 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(h.dir, "cni", "probe.conflist"), []byte(probeNetwork), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.dir, "cni", "probe.conflist"), []byte(strings.ReplaceAll(probeNetwork, "DIR", h.dir)), 0o644); err != nil {
 		return err
 	}
 	if err := linkPlugins(filepath.Join(h.dir, "plugins"), config.plugins); err != nil {
@@ -191,10 +227,16 @@ func (h *host) start(program, text string, config hostConfig) error {
 		return err
 	}
 	defer log.Close()
-	h.cmd = exec.Command(program, append([]string{"agent", "-dev"}, paths...)...)
+	arguments := append([]string{program, "agent", "-dev"}, paths...)
+	if h.cpuset, err = makeCPUSet(); err != nil {
+		return err
+	}
+	if h.cpuset != "" {
+		arguments = append([]string{"unshare", "--mount", "--propagation", "slave", "/bin/sh", "-c", `mount --bind "$0" ` + cpusetRoot + ` && exec "$@"`, h.cpuset}, arguments...)
+	}
+	h.cmd = exec.Command(arguments[0], arguments[1:]...)
 	h.cmd.Dir = h.dir
 	h.cmd.Stdout, h.cmd.Stderr = log, log
-	h.cmd.Env = append(os.Environ(), config.env...)
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal would interrupt the stock agent's plugins, too
 	return h.cmd.Start()
 }
@@ -212,6 +254,18 @@ func (h *host) log() string {
 
 // waitReady waits until the node of the agent is ready, and lets tasks use memory_max.
 func (h *host) waitReady() (err error) {
+	if h.address == "" {
+		err := waitFor("the address of "+h.name, func() bool {
+			found := readyLine.FindStringSubmatch(h.log())
+			if found != nil {
+				h.address = found[1]
+			}
+			return found != nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if h.Client, err = api.NewClient(&api.Config{Address: h.address, Namespace: api.DefaultNamespace}); err != nil {
 		return err
 	}
@@ -255,7 +309,7 @@ func (h *host) stop() error {
 	if i := strings.Index(h.log(), "panic:"); i >= 0 && h.name != "Nomad" {
 		err = errors.Join(err, errors.New(h.log()[i:]))
 	}
-	return errors.Join(err, os.RemoveAll(h.dir))
+	return errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
 }
 
 // sharedHost is an agent that all tests of the package use. The first test that needs the agent starts it.
@@ -268,11 +322,10 @@ type sharedHost struct {
 
 func (s *sharedHost) get(t testing.TB) *host {
 	t.Helper()
-	nomad := peerProgram(t, "nomad") // skips the test outside of once
+	peerProgram(t, "nomad") // a test that is skipped must not use the Once up
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}
-	_ = nomad
 	s.once.Do(func() { s.host, s.err = s.begin(t) })
 	if s.err != nil {
 		t.Fatal(s.err)

@@ -16,7 +16,7 @@ import (
 
 // The test binary is also the nomad-lite of the tests, and the plugins that run under both agents.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"nomad-lite": runNomadLite, "probe-device": serveProbeDevice}
+	programs := map[string]func(){"nomad-lite": runNomadLite, "probe-device": serveProbeDevice, "probe_wire": serveWireProbe}
 	for name := range probeVariants {
 		programs[name] = serveProbe
 	}

@@ -55,9 +55,8 @@ var probeVariants = map[string]func(*probeDriver){
 // JSON. Its tasks have no processes: they write their TaskConfig to their standard output, and end when they are killed or
 // receive a signal.
 type probeDriver struct {
+	callRecorder
 	name         string
-	record       *os.File
-	mu           sync.Mutex // serializes the writes of a process
 	capabilities driver.Capabilities
 
 	fingerprint   driver.Fingerprint
@@ -70,26 +69,38 @@ type probeDriver struct {
 func serveProbe() {
 	d := &probeDriver{name: programName(), fingerprint: driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}}
 	probeVariants[d.name](d)
-	if len(os.Args) > 1 {
-		var err error
-		if d.record, err = os.OpenFile(os.Args[1], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
-			panic(err)
-		}
-	}
+	d.open()
 	sdk.ServeDriver(d)
+}
+
+// callRecorder records calls in the file that the first argument of the program names.
+type callRecorder struct {
+	file *os.File
+	mu   sync.Mutex // serializes the writes of a process
+}
+
+// open opens the file. Without an argument, such as for plugin inspect, nothing is recorded.
+func (r *callRecorder) open() {
+	if len(os.Args) < 2 {
+		return
+	}
+	var err error
+	if r.file, err = os.OpenFile(os.Args[1], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+		panic(err)
+	}
 }
 
 // probeCall is one line of the file with the recorded calls.
 type probeCall struct {
-	Method string
-	PID    int // process of the plugin
-	AllocID,
-	Task string
-	Args json.RawMessage
+	Method  string
+	PID     int // process of the plugin
+	AllocID string
+	Task    string
+	Args    json.RawMessage
 }
 
 // called records a call.
-func (d *probeDriver) called(method, allocID, task string, args any) {
+func (r *callRecorder) called(method, allocID, task string, args any) {
 	text, err := json.Marshal(args)
 	if err == nil {
 		text, err = json.Marshal(probeCall{method, os.Getpid(), allocID, task, text})
@@ -97,9 +108,9 @@ func (d *probeDriver) called(method, allocID, task string, args any) {
 	if err != nil {
 		panic(err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, err := d.record.Write(append(text, '\n')); err != nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, err := r.file.Write(append(text, '\n')); err != nil {
 		panic(err)
 	}
 }

@@ -2,13 +2,31 @@ package peertest
 
 import (
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }
+
+// networkInterface returns the name of an interface with an address, lo if the machine has no other.
+func networkInterface(t testing.TB) string {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range interfaces {
+		if addresses, err := i.Addrs(); err == nil && i.Flags&(net.FlagUp|net.FlagLoopback) == net.FlagUp && len(addresses) > 0 {
+			return i.Name
+		}
+	}
+	return "lo"
+}
 
 // sharedConfig returns the configuration of the agents that the tests share. The drivers raw_exec, exec and mock_driver of
 // nomad-lite are Nomad's.
@@ -22,10 +40,11 @@ func sharedConfig(t testing.TB, lite bool) hostConfig {
 		return path
 	}
 	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": peerProgram(t, "hello-driver"), "example-device": peerProgram(t, "example-device")}}
-	for name := range probeVariants {
+	for _, name := range append(slices.Collect(maps.Keys(probeVariants)), "probe_wire") {
 		config.plugins[name] = own("probe")
 		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
 	}
+	config.text += fmt.Sprintf("client {\n  network_interface = %q\n}\n", networkInterface(t)) // with -dev, the default of Nomad is lo
 	config.text += `
 plugin "probe-device" {}
 plugin "hello-driver" {}

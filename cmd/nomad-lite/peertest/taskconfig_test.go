@@ -163,7 +163,8 @@ func TestTaskConfig(t *testing.T) {
 	compareEnvironments(t, starts["nomad-lite"].TaskConfig.Env, starts["Nomad"].TaskConfig.Env)
 }
 
-// compareEnvironments asserts that tasks of nomad-lite have the variables that tasks of Nomad have.
+// compareEnvironments asserts that tasks of nomad-lite have the variables that tasks of Nomad have. PWD is the directory of the
+// agent.
 func compareEnvironments(t *testing.T, lite, nomad map[string]string) {
 	t.Helper()
 	ours, theirs := slices.Sorted(maps.Keys(lite)), slices.Sorted(maps.Keys(nomad))
@@ -171,7 +172,7 @@ func compareEnvironments(t *testing.T, lite, nomad map[string]string) {
 		t.Errorf("variables of the task:\nnomad-lite %q\nNomad      %q", ours, theirs)
 	}
 	for _, name := range theirs {
-		if ours, theirs := lite[name], nomad[name]; ours != theirs && !strings.HasPrefix(name, "NOMAD_") {
+		if ours, theirs := lite[name], nomad[name]; ours != theirs && name != "PWD" && !strings.HasPrefix(name, "NOMAD_") {
 			t.Errorf("%s=%q, under Nomad %q", name, ours, theirs)
 		}
 	}
@@ -199,17 +200,17 @@ func (h *host) readLog(t testing.TB, alloc *api.Allocation, task, kind string) s
 	}
 }
 
-// TestReservedCores compares the core that a task has reserved with the allocation. Both agents manage the same cpuset, so
-// only one of them can reserve cores; the script cores.txtar tests nomad-lite.
+// TestReservedCores compares the core that a task has reserved with the variable of the task.
 func TestReservedCores(t *testing.T) {
-	h := nomadHost(t)
-	task := api.NewTask("main", "probe")
-	task.Resources = &api.Resources{Cores: new(1), MemoryMB: new(32)}
-	alloc := h.run(t, newJob("cores", task), "it runs", isRunning)
-	c := h.startedTask(t, alloc, "main").TaskConfig
-	linux := c.Resources.Linux
-	assertField(t, "drivers.LinuxResources.cpuset_cpus", linux.CpusetCpus != "" && linux.CpusetCpus == c.Env["NOMAD_CPU_CORES"], true)
-	assertField(t, "drivers.LinuxResources.cpuset_cgroup", filepath.Base(linux.CpusetCgroup), alloc.ID+".main")
+	forEachHost(t, func(t *testing.T, h *host) {
+		task := api.NewTask("main", "probe")
+		task.Resources = &api.Resources{Cores: new(1), MemoryMB: new(32)}
+		alloc := h.run(t, newJob("cores", task), "it runs", isRunning)
+		c := h.startedTask(t, alloc, "main").TaskConfig
+		linux := c.Resources.Linux
+		assertField(t, "drivers.LinuxResources.cpuset_cpus", linux.CpusetCpus != "" && linux.CpusetCpus == c.Env["NOMAD_CPU_CORES"], true)
+		assertField(t, "drivers.LinuxResources.cpuset_cgroup", filepath.Base(linux.CpusetCgroup), alloc.ID+".main")
+	})
 }
 
 // TestDriverConfig runs a task whose config block has each kind of part that a schema can have.
@@ -270,19 +271,18 @@ func TestDriverConfig(t *testing.T) {
 			{[]string{"Attr.required"}, map[string]any{"list": []any{map[string]any{}}}, `The argument "n" is required`},
 			{[]string{"Spec.block_value", "Block.name", "Block.nested"}, map[string]any{"exit": []any{map[string]any{"code": 1}}}, `The argument "oom" is required`},
 		} {
-			task := api.NewTask("main", "probe")
-			task.Config = test.config
-			alloc := h.run(t, newJob(fmt.Sprint("wrongconfig-", i), task), "it ends", hasEnded)
-			text := ""
-			for _, event := range alloc.TaskStates["main"].Events {
-				text += event.DisplayMessage + event.Message + fmt.Sprint(event.Details)
-			}
-			for _, field := range test.fields {
-				assertField(t, "hclspec."+field, strings.Contains(text, test.error), true)
-			}
-			if !strings.Contains(text, test.error) {
-				t.Errorf("config %v: %s", test.config, text)
-			}
+			t.Run(test.fields[0], func(t *testing.T) {
+				t.Parallel()
+				task := api.NewTask("main", "probe")
+				task.Config = test.config
+				alloc := h.run(t, newJob(fmt.Sprint("wrongconfig-", i), task), "it ends", hasEnded)
+				for _, field := range test.fields {
+					assertField(t, "hclspec."+field, strings.Contains(allEvents(alloc, "main"), test.error), true)
+				}
+				if t.Failed() {
+					t.Log(allEvents(alloc, "main"))
+				}
+			})
 		}
 	})
 }

@@ -124,6 +124,7 @@ func TestPluginVersions(t *testing.T) {
 		"bridge":  "echo 'CNI bridge plugin v1.6.2' >&2; echo 'CNI protocol versions supported: 1.0.0' >&2",
 		"hangs":   "sleep 60",
 		"unknown": "echo 'CNI bridge plugin version unknown' >&2",
+		"debian":  "echo 'CNI debian plugin version unknown' >&2; echo 'CNI protocol versions supported: 0.1.0, 0.4.0, 1.0.0' >&2",
 		"fails":   "echo 'CNI fails plugin v1.0.0'; exit 1",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
@@ -134,7 +135,7 @@ func TestPluginVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := newTestClient(t, nil, "/no/such/directory", dir).PluginVersions(t.Context())
-	if !maps.Equal(got, map[string]string{"bridge": "1.6.2"}) {
+	if !maps.Equal(got, map[string]string{"bridge": "v1.6.2", "debian": "1.0.0"}) {
 		t.Errorf("%q", got)
 	}
 }

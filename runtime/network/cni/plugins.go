@@ -14,9 +14,10 @@ import (
 // versionTimeout limits the time in which a plugin must print its version.
 const versionTimeout = 2 * time.Second
 
-// versionPattern matches the version in a plugin's output, such as "CNI bridge plugin v1.1.1".
+// versionPattern matches the version in a plugin's output: the last word of the first line that ends in a version, as in
+// Nomad. Some builds print "CNI bridge plugin v1.1.1", others only the versions of the protocol, of which the last counts.
 var versionPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^CNI .* (?:plugin|version) v?(\d+\.\d+\.\d+\S*)`)
+	return regexp.MustCompile(`(?m)(?:^|\s)(v?\d+\.\d+\.\d+\S*)[ \t\r]*$`)
 })
 
 // PluginVersions returns the versions of the installed plugins by name. It runs each plugin, and leaves out

@@ -43,7 +43,7 @@ func TestFingerprint(t *testing.T) {
 		}
 		return
 	}
-	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.Modes, []string{"bridge", "cni/lan"}) || got.Attributes["plugins.cni.version.macvlan"] != "1.6.2" || got.Attributes["nomad.bridge.hairpin_mode"] != "true" {
+	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.Modes, []string{"bridge", "cni/lan"}) || got.Attributes["plugins.cni.version.macvlan"] != "v1.6.2" || got.Attributes["nomad.bridge.hairpin_mode"] != "true" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

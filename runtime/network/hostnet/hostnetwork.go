@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
-	"sort"
 )
 
 // HostNetwork selects an address of the machine for ports that name the network. At least one of CIDR and Interface is
@@ -24,21 +22,14 @@ type HostAddress struct {
 	Address   netip.Addr
 }
 
-// HostAddresses returns the addresses of the host networks by name. A network has the first address that
-// it selects, IPv4 before IPv6. The error names the networks that have none.
-func (c Config) HostAddresses() (map[string]HostAddress, error) {
-	if len(c.HostNetworks) == 0 {
-		return nil, nil
-	}
-	all, err := machineAddresses()
-	if err != nil {
-		return nil, err
-	}
+// HostAddresses returns the addresses of the host networks by name. A network has the first of the machine's addresses
+// that it selects. The error names the networks that have none.
+func (c Config) HostAddresses(all []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.HostNetworks)) {
 		n := c.HostNetworks[name]
-		i := slices.IndexFunc(all, n.selects)
+		i := slices.IndexFunc(all, n.Selects)
 		if i < 0 {
 			errs = append(errs, fmt.Errorf("no host network %q: %s", name, n.describeMissing()))
 			continue
@@ -48,7 +39,8 @@ func (c Config) HostAddresses() (map[string]HostAddress, error) {
 	return addresses, errors.Join(errs...)
 }
 
-func (n HostNetwork) selects(a HostAddress) bool {
+// Selects reports whether ports of the network can have an address.
+func (n HostNetwork) Selects(a HostAddress) bool {
 	return (n.Interface == "" || n.Interface == a.Interface) && (!n.CIDR.IsValid() || n.CIDR.Contains(a.Address))
 }
 
@@ -60,28 +52,4 @@ func (n HostNetwork) describeMissing() string {
 		return fmt.Sprintf("no interface has an address in %s", n.CIDR)
 	}
 	return fmt.Sprintf("the interface %q does not exist or has no address in %s", n.Interface, n.CIDR)
-}
-
-// machineAddresses returns the addresses of the machine, except link-local ones, in the order of the interfaces, IPv4
-// before IPv6.
-func machineAddresses() ([]HostAddress, error) {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
-	}
-	var all []HostAddress
-	for _, i := range interfaces {
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue // the interface was removed meanwhile
-		}
-		for _, a := range addresses {
-			prefix, err := netip.ParsePrefix(a.String())
-			if err == nil && !prefix.Addr().IsLinkLocalUnicast() {
-				all = append(all, HostAddress{i.Name, prefix.Addr()})
-			}
-		}
-	}
-	sort.SliceStable(all, func(i, j int) bool { return all[i].Address.BitLen() < all[j].Address.BitLen() })
-	return all, nil
 }

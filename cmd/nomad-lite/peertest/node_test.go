@@ -1,0 +1,155 @@
+package peertest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// nodeDifference is a difference between the nodes of the two agents that stays.
+type nodeDifference struct {
+	path   string // regular expression for the whole path of the value in the JSON
+	reason string
+}
+
+// Reasons that several differences have.
+const (
+	ownIdentity = "each agent has its own"
+	noServers   = "one agent is the cluster: nothing of the servers of a cluster"
+)
+
+// nodeDifferences are the differences that the comparison accepts. Each must exist, so that an entry is removed when its
+// difference is. docs/api.md lists them for users.
+var nodeDifferences = []nodeDifference{
+	{`/ID|/HTTPAddr|/Attributes/unique\.advertise\.address`, ownIdentity},
+	{`/CreateIndex|/ModifyIndex|/LastAllocUpdateIndex|/StatusUpdatedAt|/Events/.*|/Drivers/[^/]+/UpdateTime`, "a number or a time that each agent counts"},
+	{`/Attributes/unique\.host_id`, "the id is derived in another way, because the machine id is a secret"},
+	{`/(Attributes/nomad\.v|V)ersion`, "the stock agent is a development version"},
+	{`/Attributes/nomad-lite\.version`, "the version of nomad-lite"},
+	{`/Attributes/arch`, "an old name, which jobs use"},
+	{`/Attributes/unique\.(cgroup\.(version|mountpoint)|storage\.bytesfree)`, "attributes of earlier versions of Nomad, which jobs use"},
+	{`/Attributes/cpu\.usablecompute`, "the CPU that the node reserves is left out, because no task gets it"},
+	{`/Attributes/os\.signals`, "the signals that tasks can get are in order, and complete"},
+	{`/Attributes/nomad\.bridge\.hairpin_mode`, "allocations on the bridge reach their own ports by default"},
+	{`/Attributes/plugins\.secrets\.vault\.version`, "no Vault"},
+	{`/Meta/connect\..*`, "no Consul"},
+	{`/ComputedClass|/IdentitySigningKeyID`, noServers},
+	{`/Drivers/docker/HealthDescription`, "nomad-lite names the cause and the remedy"},
+	{`/Drivers/qemu|/Attributes/driver\.qemu.*`, "nomad-lite has no driver qemu"},
+	{`/Drivers/probe_failing/Attributes`, "a map is never null"},
+	{`/NodeResources/NodeNetworks/bridge`, "Nomad leaves out the mode bridge if there are networks of CNI plugins"},
+	{`/NodeResources/Devices/\d+/Instances/\d+/Locality`, "a locality without a bus has no meaning"},
+}
+
+// TestNodeRecord compares what the two agents report about their node, which is the same machine: the keys, types and values.
+func TestNodeRecord(t *testing.T) {
+	nomad, lite := nomadHost(t), liteHost(t)
+	for _, h := range []*host{nomad, lite} {
+		await(t, "the fingerprints of slow drivers", func() bool {
+			drivers := h.node(t).Drivers
+			return drivers["java"] != nil && !drivers["probe_failing"].Detected
+		})
+	}
+	found := map[string]bool{}
+	for _, path := range []string{"/v1/node/ID", "/v1/nodes?resources=true&os=true", "/v1/nodes"} {
+		differences := map[string]string{}
+		diffJSON("", nomad.nodeRecord(t, path), lite.nodeRecord(t, path), differences)
+	values:
+		for _, at := range slices.Sorted(maps.Keys(differences)) {
+			for _, d := range nodeDifferences {
+				if regexp.MustCompile("^(" + d.path + ")$").MatchString(at) {
+					found[d.path] = true
+					continue values
+				}
+			}
+			t.Errorf("%s: %s: %s", path, at, differences[at])
+		}
+	}
+	for _, d := range nodeDifferences {
+		if !found[d.path] {
+			t.Errorf("%s (%s) no longer differs: remove it from the table, and from docs/api.md", d.path, d.reason)
+		}
+	}
+}
+
+// nodeRecord returns the JSON of the node from a path. The devices are in the order of their names, and the networks have their
+// interfaces or modes as keys.
+func (h *host) nodeRecord(t *testing.T, path string) map[string]any {
+	t.Helper()
+	body, err := h.Raw().Response(strings.ReplaceAll(path, "ID", h.nodeID), nil)
+	if err != nil {
+		t.Fatalf("%s: %s: %v", h.name, path, err)
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte(h.dir), []byte("DIR"))
+	var node map[string]any
+	if text[0] == '[' {
+		var list []map[string]any
+		if err := json.Unmarshal(text, &list); err != nil || len(list) != 1 {
+			t.Fatalf("%s: %s: %v in %s", h.name, path, err, text)
+		}
+		node = list[0]
+	} else if err := json.Unmarshal(text, &node); err != nil {
+		t.Fatalf("%s: %s: %v", h.name, path, err)
+	}
+	if resources, ok := node["NodeResources"].(map[string]any); ok {
+		networks := map[string]any{}
+		for _, n := range resources["NodeNetworks"].([]any) {
+			n := n.(map[string]any)
+			networks[cmp.Or(n["Device"].(string), strings.ReplaceAll(n["Mode"].(string), "/", "-"))] = n
+		}
+		resources["NodeNetworks"] = networks
+		slices.SortFunc(resources["Devices"].([]any), func(a, b any) int {
+			return strings.Compare(fmt.Sprint(a.(map[string]any)["Name"]), fmt.Sprint(b.(map[string]any)["Name"]))
+		})
+	}
+	return node
+}
+
+// diffJSON adds the differences of two JSON values to found, by path.
+func diffJSON(path string, nomad, lite any, found map[string]string) {
+	switch n := nomad.(type) {
+	case map[string]any:
+		l, ok := lite.(map[string]any)
+		if !ok {
+			break
+		}
+		for key := range n {
+			if _, ok := l[key]; !ok {
+				found[path+"/"+key] = fmt.Sprintf("only Nomad has it: %v", n[key])
+				continue
+			}
+			diffJSON(path+"/"+key, n[key], l[key], found)
+		}
+		for key := range l {
+			if _, ok := n[key]; !ok {
+				found[path+"/"+key] = fmt.Sprintf("only nomad-lite has it: %v", l[key])
+			}
+		}
+		return
+	case []any:
+		l, ok := lite.([]any)
+		if !ok || len(l) != len(n) {
+			break
+		}
+		for i := range n {
+			diffJSON(fmt.Sprintf("%s/%d", path, i), n[i], l[i], found)
+		}
+		return
+	}
+	if !reflect.DeepEqual(nomad, lite) {
+		found[path] = fmt.Sprintf("Nomad has %#v, nomad-lite %#v", nomad, lite)
+	}
+}
