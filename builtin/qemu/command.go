@@ -78,7 +78,8 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 
 	accelerator := cmp.Or(tc.Accelerator, defaultAccelerator)
 	command.Args = []string{
-		"-machine", "type=" + escape(cmp.Or(tc.MachineType, defaultMachineType)) + ",accel=" + escape(accelerator),
+		// Without dump-guest-core=off, a core dump of the emulator would have the memory of the machine.
+		"-machine", "type=" + escape(cmp.Or(tc.MachineType, defaultMachineType)) + ",accel=" + escape(accelerator) + ",dump-guest-core=off",
 		"-name", escape(filepath.Base(tc.ImagePath)),
 		"-m", strconv.FormatInt(memoryMB, 10) + "M",
 	}
@@ -112,7 +113,6 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 		command.Args = append(command.Args, "-netdev", "user,id=user.0,"+strings.Join(forwards, ","), "-device", "virtio-net,netdev=user.0")
 	}
 	command.MemoryLimit = memoryLimit(start.Resources)
-	command.Rlimits = map[string]process.Rlimit{"core": {}} // a core dump would have the memory of the machine
 	return command, nil
 }
 

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -147,11 +148,11 @@ func emulatorArgs(t *testing.T, c pluginConfig, body map[string]any, change func
 }
 
 // TestCommandLine has the command lines of Nomad's driver, except that images of the job, the monitor and the guest agent are
-// descriptors.
+// descriptors, and that a core dump has no memory of the machine.
 func TestCommandLine(t *testing.T) {
 	const (
 		image = "-add-fd fd=3,set=1 -add-fd fd=4,set=1 -drive file=/dev/fdset/1,format=raw"
-		begin = "qemu-system-x86_64 -machine type=pc,accel=tcg -name disk.img -m 256M " + image
+		begin = "qemu-system-x86_64 -machine type=pc,accel=tcg,dump-guest-core=off -name disk.img -m 256M " + image
 	)
 	groupPorts := func(s *sdk.StartRequest) {
 		s.Resources.Ports = []driver.PortMapping{{Label: "http", Value: 20000, To: 8080, HostIP: "127.0.0.1"}, {Label: "ssh", Value: 20001}}
@@ -165,13 +166,13 @@ func TestCommandLine(t *testing.T) {
 		{"defaults", map[string]any{}, nil, begin + ",if=ide,id=image0 -nographic"},
 		{"options that are empty have their defaults", map[string]any{"emulator": "", "accelerator": "", "machine_type": "", "drive_interface": ""}, nil, begin + ",if=ide,id=image0 -nographic"},
 		{"emulator, machine and drive interface", map[string]any{"emulator": "riscv64", "machine_type": "virt", "drive_interface": "virtio"}, nil,
-			"qemu-system-riscv64 -machine type=virt,accel=tcg -name disk.img -m 256M " + image + ",if=virtio,id=image0 -nographic"},
+			"qemu-system-riscv64 -machine type=virt,accel=tcg,dump-guest-core=off -name disk.img -m 256M " + image + ",if=virtio,id=image0 -nographic"},
 		{"a machine type adds no other options", map[string]any{"machine_type": "pc,dumpdtb=/etc/passwd", "accelerator": "tcg,firmware=/etc/shadow"}, nil,
-			"qemu-system-x86_64 -machine type=pc,,dumpdtb=/etc/passwd,accel=tcg,,firmware=/etc/shadow -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic"},
+			"qemu-system-x86_64 -machine type=pc,,dumpdtb=/etc/passwd,accel=tcg,,firmware=/etc/shadow,dump-guest-core=off -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic"},
 		{"kvm", map[string]any{"accelerator": "kvm"}, nil,
-			"qemu-system-x86_64 -machine type=pc,accel=kvm -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic -enable-kvm"},
+			"qemu-system-x86_64 -machine type=pc,accel=kvm,dump-guest-core=off -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic -enable-kvm"},
 		{"kvm with reserved cores", map[string]any{"accelerator": "kvm"}, func(s *sdk.StartRequest) { s.Resources.Linux.CpusetCpus = "0-2,5" },
-			"qemu-system-x86_64 -machine type=pc,accel=kvm -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic -enable-kvm -smp 4"},
+			"qemu-system-x86_64 -machine type=pc,accel=kvm,dump-guest-core=off -name disk.img -m 256M " + image + ",if=ide,id=image0 -nographic -enable-kvm -smp 4"},
 		{"tcg with reserved cores", map[string]any{}, func(s *sdk.StartRequest) { s.Resources.Linux.CpusetCpus = "0" }, begin + ",if=ide,id=image0 -nographic"},
 		{"monitor and guest agent before the arguments of the job", map[string]any{"graceful_shutdown": true, "guest_agent": true, "args": []any{"-device", "x"}}, nil,
 			begin + ",if=ide,id=image0 -nographic -chardev socket,id=monitor,fd=5,server=on,wait=off -mon chardev=monitor,mode=readline" +
@@ -324,11 +325,15 @@ func TestFingerprint(t *testing.T) {
 }
 
 // startMachine starts a machine with a boot sector, and waits until the boot sector runs.
-func startMachine(t *testing.T, graceful bool, code ...[]byte) (*task, *sdk.StartRequest) {
+func startMachine(t *testing.T, user string, graceful bool, code ...[]byte) (*task, *sdk.StartRequest) {
 	t.Helper()
 	requireQEMU(t)
 	start := newStart(t, map[string]any{"image_path": "local/disk.img", "graceful_shutdown": graceful})
 	writeImage(t, filepath.Join(start.TaskDir(), "local/disk.img"), code...)
+	start.User = user
+	if err := os.Chmod(filepath.Dir(filepath.Dir(start.AllocDir)), 0o755); err != nil { // the user enters the task's directory
+		t.Fatal(err)
+	}
 	start.StdoutPath = filepath.Join(start.AllocDir, "stdout")
 	if err := unix.Mkfifo(start.StdoutPath, 0o600); err != nil {
 		t.Fatal(err)
@@ -377,7 +382,7 @@ func TestStop(t *testing.T) {
 		{"a signal that ends the emulator", false, [][]byte{ignoreButton}, "SIGQUIT", time.Minute, driver.ExitResult{Signal: int(syscall.SIGQUIT)}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m, _ := startMachine(t, test.graceful, test.code...)
+			m, _ := startMachine(t, "", test.graceful, test.code...)
 			began := time.Now()
 			if err := m.Stop(t.Context(), test.timeout, test.signal); err != nil {
 				t.Fatal(err)
@@ -395,7 +400,7 @@ func TestStop(t *testing.T) {
 
 // A process of the driver that has recovered the machine finds its monitor.
 func TestRecoveredMachineIsPoweredDown(t *testing.T) {
-	m, start := startMachine(t, true, waitForButton, powerOff)
+	m, start := startMachine(t, "", true, waitForButton, powerOff)
 	core, err := process.RecoverCore(t.Context(), start, m.Snapshot())
 	if err != nil {
 		t.Fatal(err)
@@ -409,9 +414,32 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	}
 }
 
+// The emulator has the user of the task, who can open neither the image nor the socket of the monitor.
+func TestUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, which starts processes of other users")
+	}
+	requireQEMU(t)
+	m, _ := startMachine(t, "nobody", true, waitForButton, powerOff)
+	const nobodyUID = 65534
+	info, err := os.Stat(fmt.Sprintf("/proc/%d", m.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != nobodyUID {
+		t.Errorf("the emulator has the uid %d, want %d", uid, nobodyUID)
+	}
+	if err := m.Stop(t.Context(), time.Minute, ""); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {
+		t.Errorf("the exit result is %+v (%v), want exit code 0", result, err)
+	}
+}
+
 // Without its socket, the emulator gets the signal.
 func TestStopWithoutMonitor(t *testing.T) {
-	m, start := startMachine(t, true, ignoreButton)
+	m, start := startMachine(t, "", true, ignoreButton)
 	if err := os.Remove(filepath.Join(start.TaskDir(), monitorSocket)); err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +454,7 @@ func TestStopWithoutMonitor(t *testing.T) {
 
 // A stop ends although the emulator reads nothing from its monitor.
 func TestStopOfStoppedEmulator(t *testing.T) {
-	m, _ := startMachine(t, true, waitForButton, powerOff)
+	m, _ := startMachine(t, "", true, waitForButton, powerOff)
 	if err := m.Signal(t.Context(), "SIGSTOP"); err != nil {
 		t.Fatal(err)
 	}
