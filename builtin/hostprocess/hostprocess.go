@@ -1,5 +1,6 @@
 // Package hostprocess has the rules of drivers whose tasks are processes of the machine:
-// raw_exec, exec and java. It starts no process: package sdk/process does.
+// raw_exec, exec, java and qemu. It finds their programs, and runs them only to read a version: package
+// sdk/process starts the tasks.
 package hostprocess
 
 import (

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
@@ -23,7 +24,7 @@ const Name = "java"
 // Driver is the driver java. Its zero value is ready for use.
 type Driver struct {
 	isolated.Driver
-	version versionCache
+	version hostprocess.VersionCache[jvmVersion]
 }
 
 var (
@@ -77,7 +78,7 @@ func (d *Driver) detect(ctx context.Context) (jvmVersion, error) {
 	if err != nil {
 		return jvmVersion{}, err
 	}
-	return d.version.get(ctx, program)
+	return d.version.Get(ctx, program, "-version", parseVersion)
 }
 
 // Start starts the Java program of a task.

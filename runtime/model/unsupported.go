@@ -180,6 +180,7 @@ var driverAlternatives = map[string]string{
 	"exec":   "An agent of root has it, and another agent with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
 	"java":   "An agent of root has it if the program java is in its PATH. raw_exec runs the command java, and does not isolate the task",
 	"podman": "Its plugin is the program nomad-driver-podman",
+	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
 }
 
 // checkIdentities rejects identities whose tokens would lack claims that the job asks for.

@@ -1,7 +1,7 @@
 // Package examples contains plugins that show the use of the SDK.
 //
 // Drivers: sleeper implements the required methods of a driver, script runs
-// processes, qemu wraps a program that has a control socket and runs no commands.
+// processes, machine wraps a program that has a control socket and runs no commands.
 //
 // Device plugins: devnodes offers device files of the machine, such as serial ports.
 //

@@ -479,8 +479,8 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 		StderrPath: filepath.Join(dir, "alloc/logs/.task.stderr.fifo"),
 		Resources: &driver.Resources{
 			CPUShares: 100,
-			MemoryMB:  64,
-			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
+			MemoryMB:  128, // the least that a virtual machine of the driver qemu can have
+			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20},
 		},
 	}
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {

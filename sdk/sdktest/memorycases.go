@@ -16,10 +16,11 @@ import (
 	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// The memory of the tasks of these cases, in MB. No driver has them as fixed limits.
+// The memory of the tasks of these cases, in MB. No driver has them as fixed limits, and a virtual machine of the driver qemu has
+// at least 128 MB.
 const (
-	smallMemoryMB = 67
-	largeMemoryMB = 97
+	smallMemoryMB = 131
+	largeMemoryMB = 193
 )
 
 func testTaskCgroup(t tb, h *testHost) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
+	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
@@ -57,7 +58,7 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 
 // PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
 // enabled it, or if only root can submit jobs. The other drivers need a plugin block, except docker if there is an engine,
-// and, if the agent is root, exec, and java if there is a Java runtime.
+// qemu if there is an emulator and raw_exec is enabled, and, if the agent is root, exec, and java if there is a Java runtime.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -67,14 +68,14 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
-		case !named && !startsWithoutBlock(name):
+		case !named && !startsWithoutBlock(c, name):
 			plugins.Builtins = append(plugins.Builtins, catalog.Builtin{Name: name, NotStarted: notStartedReason(name)})
 			continue
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if !named {
-			builtin.OnDemand = name == exec.Name || name == java.Name
-			builtin.SlowFingerprint = name == java.Name // the fingerprint starts a virtual machine
+			builtin.OnDemand = name == exec.Name || name == java.Name || name == qemu.Name
+			builtin.SlowFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {
 			builtin.Config = builtins.DevPluginConfigs[name]
@@ -86,7 +87,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 
 // startsWithoutBlock reports whether an agent has a builtin driver without a plugin block. Drivers that are for tests
 // need a block.
-func startsWithoutBlock(driver string) bool {
+func startsWithoutBlock(c *config.Config, driver string) bool {
 	switch driver {
 	case rawexec.Name:
 		return true
@@ -96,6 +97,9 @@ func startsWithoutBlock(driver string) bool {
 		return os.Geteuid() == 0
 	case java.Name:
 		return os.Geteuid() == 0 && java.FindRuntime() == nil
+	case qemu.Name:
+		// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
+		return (os.Geteuid() != 0 || isRawExecEnabled(c)) && qemu.FindEmulator() == nil
 	}
 	return false
 }
@@ -108,6 +112,10 @@ func notStartedReason(driver string) string {
 		return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", docker.FindEngine(), driver)
 	case driver == java.Name && java.FindRuntime() != nil:
 		return fmt.Sprintf("%v: install one, and reload the agent", java.FindRuntime())
+	case driver == qemu.Name && qemu.FindEmulator() != nil:
+		return fmt.Sprintf("%v: install it, and reload the agent", qemu.FindEmulator())
+	case driver == qemu.Name:
+		return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 	case driver == exec.Name || driver == java.Name:
 		return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
 	}
@@ -212,7 +220,7 @@ func logWarnings(warnings []string, logger hclog.Logger) {
 }
 
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
-var hostProcessDrivers = []string{exec.Name, java.Name, rawexec.Name}
+var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
 
 // TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.

@@ -35,20 +35,23 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 }
 
 func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
-	withJava := t.TempDir()
-	if err := os.WriteFile(filepath.Join(withJava, "java"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
+	withPrograms := t.TempDir()
+	for _, name := range []string{"java", "qemu-system-x86_64"} {
+		if err := os.WriteFile(filepath.Join(withPrograms, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	isRoot := os.Geteuid() == 0
 	for _, c := range []struct {
-		text, path string
-		exec, java string // expected entries: "" if there is none, "on demand" or "always"
+		text, path       string
+		exec, java, qemu string // expected entries: "" if there is none, "on demand", "always", or "without root" for "on demand" if the agent is not root
 	}{
-		{path: withJava, exec: "on demand", java: "on demand"},
+		{path: withPrograms, exec: "on demand", java: "on demand", qemu: "on demand"},
 		{path: t.TempDir(), exec: "on demand"},
-		{text: "plugin \"exec\" {}\nplugin \"java\" {}\n", path: t.TempDir(), exec: "always", java: "always"},
-		{text: "client {\n options {\n  \"driver.denylist\" = \"exec,java\"\n }\n}", path: withJava},
-		{text: "client {\n options {\n  \"driver.allowlist\" = \"raw_exec,java\"\n }\n}", path: withJava, java: "on demand"},
+		{text: "plugin \"exec\" {}\nplugin \"java\" {}\nplugin \"qemu\" {}\n", path: t.TempDir(), exec: "always", java: "always", qemu: "always"},
+		{text: "client {\n options {\n  \"driver.denylist\" = \"exec,java,qemu\"\n }\n}", path: withPrograms},
+		{text: "client {\n options {\n  \"driver.allowlist\" = \"raw_exec,java\"\n }\n}", path: withPrograms, java: "on demand"},
+		{text: "client {\n options {\n  \"driver.raw_exec.enable\" = \"false\"\n }\n}", path: withPrograms, exec: "on demand", java: "on demand", qemu: "without root"},
 	} {
 		t.Setenv("PATH", c.path)
 		var parsed config.Config
@@ -59,9 +62,12 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.text, err)
 		}
-		for driver, want := range map[string]string{"exec": c.exec, "java": c.java} {
-			if !isRoot && want == "on demand" {
-				want = "" // without root a driver needs a plugin block
+		for driver, want := range map[string]string{"exec": c.exec, "java": c.java, "qemu": c.qemu} {
+			switch {
+			case want == "on demand" && !isRoot && driver != "qemu", want == "without root" && isRoot:
+				want = ""
+			case want == "without root":
+				want = "on demand"
 			}
 			got := ""
 			for _, e := range plugins.Entries() {
@@ -94,6 +100,7 @@ func TestReasonsOfDriversNotStarted(t *testing.T) {
 	for driver, want := range map[string]string{
 		"docker":      "no Docker engine: stat /no/such/socket: no such file or directory: start it, or add a block plugin \"docker\" with its endpoint, and reload the agent",
 		"java":        "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
+		"qemu":        "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
 		"mock_driver": "not enabled: add a block plugin \"mock_driver\" to the configuration of the agent, and reload it",
 	} {
 		if got := plugins.NotStarted()[driver]; got != want {

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/mock"
+	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
@@ -32,6 +33,7 @@ var All = map[string]struct {
 	exec.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&exec.Driver{}) }},
 	java.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&java.Driver{}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
+	qemu.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&qemu.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
 	template.Name: {base.TypeHook, func() { template.ConfineProcess(); sdk.ServeHook(&template.Hook{}) }},

@@ -54,6 +54,7 @@ plugin "example-device" {
   }
 }
 `
+	config.text += qemuConfig()
 	if lite {
 		for _, name := range []string{"ext-raw-exec", "ext-exec", "ext-mock"} {
 			config.plugins[name] = peerProgram(t, "ext-drivers")

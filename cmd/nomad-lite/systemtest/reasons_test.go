@@ -85,7 +85,7 @@ var misconfigurations = map[string]misconfiguration{
 	"check-status":   {command: "sleep 1000", group: httpCheck("PORT", "/missing"), want: `check-status-c .*404`, inEvents: "-", inRun: "-"},
 
 	// The node cannot run the group.
-	"no-driver":         {config: "", task: "driver = \"podman\"\n", want: `Task "t": driver "podman": node ".*" does not have it; it has (exec, )?(java, )?raw_exec`, inEvents: `driver "podman" is not there`, inRun: `there is no task driver "podman"`},
+	"no-driver":         {config: "", task: "driver = \"podman\"\n", want: `Task "t": driver "podman": node ".*" does not have it; it has (exec, )?(java, )?(qemu, )?raw_exec`, inEvents: `driver "podman" is not there`, inRun: `there is no task driver "podman"`},
 	"memory":            {command: "sleep 1000", task: "resources {\n memory = 100000000\n}\n", want: `memory.* 100000000 MB`},
 	"processor":         {command: "sleep 1000", task: "resources {\n cpu = 100000000\n}\n", want: `cpu.* 100000000 MHz`},
 	"disk":              {command: "sleep 1000", group: "ephemeral_disk {\n size = 1000000000\n}\n", want: `disk.* 1000000000 MB`},
@@ -244,7 +244,7 @@ func TestReasonsOfMissingDrivers(t *testing.T) {
 	if err := os.WriteFile(path, []byte(jobSpec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := regexp.MustCompile(`(?m)^ *\* Task "t": driver "podman": node ".*" does not have it; it has (exec, )?(java, )?raw_exec$`)
+	want := regexp.MustCompile(`(?m)^ *\* Task "t": driver "podman": node ".*" does not have it; it has (exec, )?(java, )?(qemu, )?raw_exec$`)
 	for _, command := range [][]string{{"job", "plan", path}, {"job", "run", "-detach", path}, {"job", "status", "elsewhere"}} {
 		cmd := exec.Command("nomad-lite", command...)
 		cmd.Env = append(os.Environ(), "NOMAD_ADDR="+s.address)

@@ -266,6 +266,9 @@ func scriptCondition(name string) (bool, error) {
 	case "jdk": // as for python-grpc
 		_, err := exec.LookPath("javac")
 		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+	case "qemu": // as for python-grpc
+		_, err := exec.LookPath("qemu-system-x86_64")
+		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
 	case "cgroup2":

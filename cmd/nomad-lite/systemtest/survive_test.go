@@ -23,6 +23,7 @@ import (
 
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
+	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -259,7 +260,7 @@ type nodeProcess struct {
 	kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
 }
 
-// onDemandPluginKind is the kind of the plugin processes of exec and java. An agent of root starts them for their
+// onDemandPluginKind is the kind of the plugin processes of exec, java and qemu. An agent starts them for their
 // fingerprints, and stops them at a time that does not depend on the test.
 const onDemandPluginKind = "on-demand-plugin"
 
@@ -300,7 +301,7 @@ func findNodeProcesses(data string) (found []nodeProcess) {
 		kind := allocID + "/" + taskName
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
-			if kind == "plugin" && (argv[3] == execdriver.Name || argv[3] == java.Name) {
+			if kind == "plugin" && (argv[3] == execdriver.Name || argv[3] == java.Name || argv[3] == qemu.Name) {
 				kind = onDemandPluginKind
 			}
 		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {

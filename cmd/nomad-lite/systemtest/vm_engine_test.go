@@ -1,15 +1,10 @@
 package systemtest
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,51 +15,8 @@ var vmEngineTools = []string{"dockerd", "containerd", "containerd-shim-runc-v2",
 // vmModules are the modules of the kernel that a Docker engine needs: for its images, and for the network of its containers.
 var vmModules = []string{"overlay", "bridge", "veth"}
 
-// vmModuleDir has the modules in the virtual machine. Their names sort in the order in which they must be loaded.
+// vmModuleDir has the modules in the virtual machine.
 const vmModuleDir = "modules"
-
-// writeVMModules copies vmModules, and the modules that they depend on, to the archive.
-func (i *initramfs) writeVMModules(kernel string) {
-	dir := filepath.Join("/lib/modules", strings.TrimPrefix(filepath.Base(kernel), "vmlinuz-"))
-	files, err := findModuleFiles(dir, vmModules)
-	i.err = errors.Join(i.err, err)
-	for n, file := range files {
-		content, err := os.ReadFile(filepath.Join(dir, file))
-		i.err = errors.Join(i.err, err)
-		i.writeFile(fmt.Sprintf("%s/%02d-%s", vmModuleDir, n, path.Base(file)), 0o644, content)
-	}
-}
-
-// findModuleFiles returns the files of modules and of those that they depend on, in the order in which they must be loaded. A
-// module that is built into the kernel has no file.
-func findModuleFiles(dir string, modules []string) (files []string, err error) {
-	dependencies, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
-	if err != nil {
-		return nil, err
-	}
-	builtin, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range modules {
-		found := bytes.Contains(builtin, []byte("/"+name+".ko"))
-		for lines := bufio.NewScanner(bytes.NewReader(dependencies)); lines.Scan() && !found; {
-			file, needed, _ := strings.Cut(lines.Text(), ":")
-			if found = path.Base(file) == name+".ko"; !found {
-				continue
-			}
-			for _, f := range slices.Backward(append([]string{file}, strings.Fields(needed)...)) {
-				if !slices.Contains(files, f) {
-					files = append(files, f)
-				}
-			}
-		}
-		if !found {
-			return nil, fmt.Errorf("%s has no module %s", dir, name)
-		}
-	}
-	return files, nil
-}
 
 // loadVMModules loads the modules of the image.
 func loadVMModules() error {

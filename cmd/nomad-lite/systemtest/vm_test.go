@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/vmimage"
 )
 
 // vmEnvVar enables the test that boots virtual machines. CI sets it.
@@ -62,7 +64,11 @@ func TestVM(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("knows how to boot amd64 only")
 	}
-	m := vm{kernel: findVMKernel(t), image: filepath.Join(t.TempDir(), "initramfs")}
+	kernel, err := vmimage.FindKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
 	began := time.Now()
 	writeVMImage(t, m, buildVMTests(t, t.TempDir()))
 	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
@@ -190,22 +196,6 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 	}
 }
 
-// findVMKernel returns a kernel that has the required drivers built in, such as Debian's cloud
-// kernel.
-func findVMKernel(t *testing.T) string {
-	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
-		found, _ := filepath.Glob(pattern)
-		for _, kernel := range found {
-			if f, err := os.Open(kernel); err == nil {
-				f.Close()
-				return kernel
-			}
-		}
-	}
-	t.Fatal("there is no kernel to boot in /boot (Debian: apt-get install linux-image-cloud-amd64)")
-	return ""
-}
-
 // buildVMTests builds the test programs for the virtual machine. It leaves out the race detector,
 // because the machine is emulated.
 func buildVMTests(t *testing.T, dir string) (programs []string) {
@@ -228,30 +218,30 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w := newInitramfs(f)
+	w := vmimage.New(f)
 	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir} {
-		w.writeDir(dir)
+		w.WriteDir(dir)
 	}
 	for _, name := range []string{"bin", "lib", "lib64"} {
-		w.writeSymlink("usr/"+name, name)
+		w.WriteSymlink("usr/"+name, name)
 	}
 	for _, tool := range slices.Concat(vmTools, vmEngineTools) {
 		found, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatalf("the machine needs a program of this one: %v", err)
 		}
-		w.writeProgram(found, "usr/bin/"+tool)
+		w.WriteProgram(found, "usr/bin/"+tool)
 	}
 	for _, program := range programs {
-		w.writeProgram(program, "tests/"+filepath.Base(program))
+		w.WriteProgram(program, "tests/"+filepath.Base(program))
 	}
-	w.writeSymlink("tests/systemtest.test", "init")
-	w.writeFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
+	w.WriteSymlink("tests/systemtest.test", "init")
+	w.WriteFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
 		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUserID)))
-	w.writeFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
-	w.writeTree("testdata", vmPackageDir+"/testdata")
-	w.writeVMModules(m.kernel)
-	if err := w.close(); err != nil {
+	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
+	w.WriteTree("testdata", vmPackageDir+"/testdata")
+	w.WriteModules(m.kernel, vmModuleDir, vmModules...)
+	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

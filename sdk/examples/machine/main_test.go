@@ -100,7 +100,7 @@ func startMachine(t *testing.T, tap cty.Value) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := new(qemuDriver).Start(t.Context(), &sdk.StartRequest{TaskConfig: driver.TaskConfig{
+	m, err := new(machineDriver).Start(t.Context(), &sdk.StartRequest{TaskConfig: driver.TaskConfig{
 		ID: "qemu-test/task", Name: "task", AllocDir: dir, DriverConfig: config, Env: map[string]string{}, StdoutPath: stdout,
 	}})
 	if err != nil {

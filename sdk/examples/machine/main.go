@@ -1,7 +1,8 @@
-// Command qemu is a task driver whose tasks are virtual machines of qemu-system-x86_64. It
+// Command machine is a task driver whose tasks are virtual machines of qemu-system-x86_64. It
 // shows a driver around a program with a control socket: the task embeds a process.Core,
 // which offers no exec, its Stop presses the power button of the machine by QMP, and QEMU
-// inherits the listening QMP socket and the tap device as descriptors.
+// inherits the listening QMP socket and the tap device as descriptors. For users there is the
+// builtin driver qemu, which has the options and the checks that this example lacks.
 package main
 
 import (
@@ -25,7 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-func main() { sdk.ServeDriver(&qemuDriver{}) }
+func main() { sdk.ServeDriver(&machineDriver{}) }
 
 const (
 	program = "/usr/bin/qemu-system-x86_64"
@@ -41,13 +42,13 @@ const (
 	tapFD = 4
 )
 
-type qemuDriver struct{}
+type machineDriver struct{}
 
 var (
-	_ sdk.Driver[*machine]    = (*qemuDriver)(nil)
-	_ sdk.Recoverer[*machine] = (*qemuDriver)(nil)
-	_ sdk.Fingerprinter       = (*qemuDriver)(nil)
-	_ sdk.OrphanKiller        = (*qemuDriver)(nil)
+	_ sdk.Driver[*machine]    = (*machineDriver)(nil)
+	_ sdk.Recoverer[*machine] = (*machineDriver)(nil)
+	_ sdk.Fingerprinter       = (*machineDriver)(nil)
+	_ sdk.OrphanKiller        = (*machineDriver)(nil)
 	_ sdk.Stopper             = (*machine)(nil)
 )
 
@@ -61,9 +62,9 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"tap":   hclspec.Attr("tap", "string", false),  // tap device for the network of the machine; made if it does not exist
 })
 
-func (*qemuDriver) Info() sdk.DriverInfo {
+func (*machineDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
-		Name:         "qemu",
+		Name:         "machine",
 		Version:      "0.1.0",
 		TaskSchema:   taskSchema,
 		Capabilities: driver.Capabilities{FSIsolation: driver.FSIsolationImage},
@@ -71,14 +72,14 @@ func (*qemuDriver) Info() sdk.DriverInfo {
 }
 
 // Fingerprint reports whether QEMU is installed.
-func (*qemuDriver) Fingerprint(context.Context) driver.Fingerprint {
+func (*machineDriver) Fingerprint(context.Context) driver.Fingerprint {
 	if _, err := os.Stat(program); err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
-	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: map[string]driver.Attribute{"driver.qemu": {Value: true}}}
+	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: map[string]driver.Attribute{"driver.machine": {Value: true}}}
 }
 
-func (*qemuDriver) Start(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
+func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
 	var config taskConfig
 	if err := start.Config(&config); err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (*qemuDriver) Start(ctx context.Context, start *sdk.StartRequest) (*machine
 	return &machine{core, start.TaskDir()}, nil
 }
 
-func (*qemuDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
+func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
 	var state process.State
 	if err := start.State(&state); err != nil {
 		return nil, err
@@ -133,7 +134,7 @@ func (*qemuDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machi
 	return &machine{core, start.TaskDir()}, nil
 }
 
-func (*qemuDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+func (*machineDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }
 

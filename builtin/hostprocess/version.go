@@ -1,0 +1,99 @@
+package hostprocess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// FindProgram returns the path of a program that is in a directory of the PATH of this process, without symbolic links. The error is
+// os.ErrNotExist if no directory has the program.
+func FindProgram(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return "", notFoundError(fmt.Sprintf("the program %s is in no directory of the agent's PATH (%s)", name, os.Getenv("PATH")))
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the program %s: %w", name, err)
+	}
+	return path, nil
+}
+
+type notFoundError string
+
+func (e notFoundError) Error() string { return string(e) }
+
+func (notFoundError) Is(target error) bool { return target == os.ErrNotExist }
+
+// versionTimeout limits the life of a process that prints its version.
+const versionTimeout = 20 * time.Second
+
+// VersionCache has the version V of a program until the program is replaced, because reading it starts a process. The zero value is
+// empty and ready for use.
+type VersionCache[V any] struct {
+	mu      sync.Mutex
+	file    fileID
+	version V
+}
+
+// fileID identifies the content of a file. The zero value identifies no file.
+type fileID struct {
+	path     string
+	modified time.Time
+	size     int64
+}
+
+// Get returns the version of a program: it runs the program with a flag, and parses what it prints. Errors are not cached.
+func (c *VersionCache[V]) Get(ctx context.Context, program, flag string, parse func(output string) (V, bool)) (version V, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	info, err := os.Stat(program)
+	if err != nil {
+		return version, err
+	}
+	file := fileID{path: program, modified: info.ModTime(), size: info.Size()}
+	if file == c.file {
+		return c.version, nil
+	}
+	version, err = readVersion(ctx, program, flag, parse)
+	if err == nil {
+		c.file, c.version = file, version
+	}
+	return version, err
+}
+
+func readVersion[V any](ctx context.Context, program, flag string, parse func(output string) (V, bool)) (version V, err error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, flag)
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	// The process must not outlive this one: the agent would take it for a task.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the kernel sends the signal when the thread exits that has started the process
+	defer runtime.UnlockOSThread()
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return version, fmt.Errorf("%s %s: no result within %v", program, flag, versionTimeout)
+	}
+	firstLine, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if err != nil {
+		return version, fmt.Errorf("%s %s: %w: %.300s", program, flag, err, firstLine)
+	}
+	version, ok := parse(string(out))
+	if !ok {
+		return version, fmt.Errorf("%s %s prints no version: %.300s", program, flag, firstLine)
+	}
+	return version, nil
+}

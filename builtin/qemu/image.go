@@ -1,0 +1,151 @@
+package qemu
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// imageFDSet is the number of the set of descriptors through which QEMU opens an image.
+const imageFDSet = 1
+
+// image is the image of a machine.
+type image struct {
+	path   string     // path for QEMU
+	format string     // empty means that QEMU detects it
+	files  []*os.File // descriptors of the image, through which QEMU opens it; none if QEMU opens the path itself
+}
+
+func (i image) driveOptions() string {
+	options := "file=" + escape(i.path)
+	if i.format != "" {
+		options += ",format=" + i.format
+	}
+	return options
+}
+
+// openImage checks the path of an image, from which symbolic links are resolved. An image of the operator, below image_paths, is opened by QEMU.
+// An image of the job, in the task's directory or the shared directory of the allocation, is opened here, because other tasks can exchange its
+// path, and it must not name other files, such as a backing file: QEMU would open them.
+func (c *pluginConfig) openImage(path string, start *sdk.StartRequest) (image, error) {
+	if path == "" {
+		return image{}, errors.New("image_path must be set")
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(start.TaskDir(), path)
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return image{}, fmt.Errorf("image_path: %w", err)
+	}
+	for _, dir := range []string{start.TaskDir(), filepath.Join(start.AllocDir, "alloc")} {
+		if name, ok := nameWithin(dir, resolved); ok {
+			i, err := openJobImage(dir, name)
+			if err != nil {
+				return image{}, fmt.Errorf("image_path %s: %w", path, err)
+			}
+			return i, nil
+		}
+	}
+	for _, allowed := range c.ImagePaths {
+		if _, ok := nameWithin(allowed, resolved); ok {
+			return image{path: resolved}, nil
+		}
+	}
+	return image{}, fmt.Errorf("image_path is not in the allowed paths: %s is not in the directory of the task, in the shared directory of the allocation, or in image_paths of the plugin", resolved)
+}
+
+// nameWithin returns the name of a file in a directory, or "." for the directory itself. The path of the file has no symbolic
+// links. A directory that does not exist has no files.
+func nameWithin(dir, file string) (name string, ok bool) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", false
+	}
+	name, err = filepath.Rel(dir, file)
+	return name, err == nil && filepath.IsLocal(name)
+}
+
+// openJobImage opens an image in a directory of the job.
+func openJobImage(dir, name string) (i image, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return image{}, err
+	}
+	defer root.Close()
+	defer func() {
+		if err != nil {
+			closeFiles(i.files)
+		}
+	}()
+	// QEMU opens an image for reading first, and then for writing. Without O_NONBLOCK, opening a FIFO would block.
+	for _, mode := range []int{os.O_RDONLY, os.O_RDWR} {
+		f, err := root.OpenFile(name, mode|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return i, err
+		}
+		i.files = append(i.files, f)
+	}
+	reader, err := i.files[0].Stat()
+	if err != nil {
+		return i, err
+	}
+	writer, err := i.files[1].Stat()
+	if err != nil {
+		return i, err
+	}
+	if !reader.Mode().IsRegular() || !os.SameFile(reader, writer) {
+		return i, errors.New("it is not a regular file")
+	}
+	header := make([]byte, headerSize)
+	n, err := io.ReadFull(i.files[0], header)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return i, err
+	}
+	i.path = fmt.Sprintf("/dev/fdset/%d", imageFDSet)
+	i.format, err = jobImageFormat(header[:n])
+	return i, err
+}
+
+// headerSize is how many bytes of an image jobImageFormat reads.
+const headerSize = 104
+
+// Fields of the header of a qcow2 image.
+const (
+	qcow2Magic           = "QFI\xfb"
+	qcow2VersionOffset   = 4
+	qcow2BackingOffset   = 8  // 64 bits: where the name of the backing file is; 0 means no backing file
+	qcow2FeaturesOffset  = 72 // 64 bits, of version 3
+	qcow2ExternalDataBit = 1 << 2
+)
+
+// jobImageFormat returns the format of an image of the job. The format is not left to QEMU, which detects formats that name other files.
+func jobImageFormat(header []byte) (string, error) {
+	if len(header) == headerSize && bytes.HasPrefix(header, []byte(qcow2Magic)) {
+		version := binary.BigEndian.Uint32(header[qcow2VersionOffset:])
+		switch {
+		case version != 2 && version != 3:
+			return "", fmt.Errorf("its qcow2 version is %d; convert it to version 3", version)
+		case binary.BigEndian.Uint64(header[qcow2BackingOffset:]) != 0:
+			return "", errors.New("it has a backing file, which only images in image_paths of the plugin can have")
+		case version == 3 && binary.BigEndian.Uint64(header[qcow2FeaturesOffset:])&qcow2ExternalDataBit != 0:
+			return "", errors.New("it has an external data file, which only images in image_paths of the plugin can have")
+		}
+		return "qcow2", nil
+	}
+	for _, other := range []struct{ magic, name string }{{"KDMV", "VMDK"}, {"COWD", "VMDK"}, {"# Disk Descriptor", "VMDK"}, {"conectix", "VHD"}, {"vhdxfile", "VHDX"}, {"<<< ", "VDI"}, {"QED\x00", "QED"}} {
+		if strings.HasPrefix(string(header), other.magic) {
+			return "", fmt.Errorf("its format is %s, which only images in image_paths of the plugin can have; convert it to qcow2 or raw", other.name)
+		}
+	}
+	return "raw", nil
+}
