@@ -2,8 +2,6 @@ package taskreason
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -35,9 +33,15 @@ func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
 	return missing
 }
 
+// driverNames lists the drivers that a node has detected.
 func driverNames(n *api.Node) string {
-	names := model.SuggestedDrivers(slices.Collect(maps.Keys(n.Drivers)))
-	if len(names) == 0 {
+	var names []string
+	for name, d := range n.Drivers {
+		if d != nil && d.Detected {
+			names = append(names, name)
+		}
+	}
+	if names = model.SuggestedDrivers(names); len(names) == 0 {
 		return "none"
 	}
 	return strings.Join(names, ", ")
