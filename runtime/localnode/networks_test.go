@@ -187,4 +187,6 @@ func TestReservedCPU(t *testing.T) {
 	}
 	n.Reload(Settings{})
 	check("3000", 1000)
+	n.Reload(Settings{Reserved: ReservedResources{CPU: 9000}}) // more than the node has
+	check("1", 10000)
 }

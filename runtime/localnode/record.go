@@ -30,8 +30,8 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 			attributes["driver."+name] = "1"
 		}
 	}
-	if usable := n.config.Host.CPUMHz - n.reservedMHz(); usable > 0 {
-		attributes["cpu.usablecompute"] = strconv.Itoa(usable)
+	if total := n.config.Host.CPUMHz; total > 0 {
+		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedMHz())) // the scheduler reads 0 as no limit
 	}
 	if n.config.Volumes != nil {
 		for name, version := range n.config.Volumes.PluginVersions() {
