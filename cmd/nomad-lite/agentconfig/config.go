@@ -63,16 +63,15 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		switch {
-		case builtins.All[name].Kind == base.TypeHook:
+		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
-		case !named && !startsWithoutBlock(c, name):
-			plugins.Builtins = append(plugins.Builtins, catalog.Builtin{Name: name, NotStarted: notStartedReason(name)})
-			continue
+		case !named:
+			builtin.NotStarted = notStartedReason(c, name)
 		}
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if !named {
 			builtin.OnDemand = name == exec.Name || name == java.Name || name == qemu.Name
 			builtin.SlowFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
@@ -85,39 +84,37 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 	return catalog.New(plugins)
 }
 
-// startsWithoutBlock reports whether an agent has a builtin driver without a plugin block. Drivers that are for tests
-// need a block.
-func startsWithoutBlock(c *config.Config, driver string) bool {
+// notStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it starts the
+// driver. The node shows the reason as the description of the driver. Drivers that are for tests need a block.
+func notStartedReason(c *config.Config, driver string) string {
+	isRoot := os.Geteuid() == 0
 	switch driver {
 	case rawexec.Name:
-		return true
+		return ""
 	case docker.Name:
-		return docker.FindEngine() == nil
-	case exec.Name:
-		return os.Geteuid() == 0
-	case java.Name:
-		return os.Geteuid() == 0 && java.FindRuntime() == nil
+		if err := docker.FindEngine(); err != nil {
+			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
+		}
+		return ""
 	case qemu.Name:
-		// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
-		return (os.Geteuid() != 0 || isRawExecEnabled(c)) && qemu.FindEmulator() == nil
-	}
-	return false
-}
-
-// notStartedReason returns why an agent does not have a builtin driver without a plugin block. The node shows it as the
-// description of the driver.
-func notStartedReason(driver string) string {
-	switch {
-	case driver == docker.Name:
-		return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", docker.FindEngine(), driver)
-	case driver == java.Name && java.FindRuntime() != nil:
-		return fmt.Sprintf("%v: install one, and reload the agent", java.FindRuntime())
-	case driver == qemu.Name && qemu.FindEmulator() != nil:
-		return fmt.Sprintf("%v: install it, and reload the agent", qemu.FindEmulator())
-	case driver == qemu.Name:
-		return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
-	case driver == exec.Name || driver == java.Name:
-		return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
+		if err := qemu.FindEmulator(); err != nil {
+			return fmt.Sprintf("%v: install it, and reload the agent", err)
+		}
+		if isRoot && !isRawExecEnabled(c) {
+			// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
+			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
+		}
+		return ""
+	case java.Name:
+		if err := java.FindRuntime(); err != nil {
+			return fmt.Sprintf("%v: install one, and reload the agent", err)
+		}
+		fallthrough
+	case exec.Name:
+		if !isRoot {
+			return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
+		}
+		return ""
 	}
 	return fmt.Sprintf("not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 }
