@@ -56,7 +56,7 @@ func TestTaskCalls(t *testing.T) {
 		assertField(t, "drivers.DriverTaskEvent.annotations", event.Details["color"], "red")
 		assertField(t, "drivers.DriverTaskEvent.timestamp", time.Since(time.Unix(0, event.Time)).Abs() < 5*time.Minute, true)
 		fieldShown(t, "drivers.DriverTaskEvent.alloc_id", "drivers.DriverTaskEvent.task_name") // the host found the task by them
-		fieldShown(t, "drivers.StartTaskResponse.handle", "drivers.TaskHandle.config")         // the host reports a task without a handle as failed
+		fieldShown(t, "drivers.StartTaskResponse.handle")                                      // the host reports a task without a handle as failed
 
 		if err := h.Allocations().Signal(alloc, nil, "main", "SIGWINCH"); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestScriptCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return strings.Contains(allEvents(alloc, "main"), "42")
+			return regexp.MustCompile(`\b42\b`).MatchString(allEvents(alloc, "main"))
 		})
 		fieldShown(t, "drivers.ExecTaskResponse.result")
 	})
@@ -293,6 +293,9 @@ func TestTaskNetwork(t *testing.T) {
 		n := networks[0]
 		assertField(t, "drivers.AllocatedTaskResources.networks", len(networks), 1)
 		assertField(t, "drivers.NetworkResource.device", n.Device, allocated.Device)
+		if h.name == "Nomad" && n.Device == "" {
+			t.Error("the allocation has no device, so the comparison shows nothing")
+		}
 		assertField(t, "drivers.NetworkResource.ip", n.IP != "" && n.IP == allocated.IP, true)
 		assertField(t, "drivers.NetworkResource.mbits", n.MBits, int32(5))
 		assertField(t, "drivers.NetworkResource.reserved_ports", n.ReservedPorts, []driver.NetworkPort{{Label: "fixed", Value: 23456}})
@@ -359,9 +362,10 @@ func TestCapabilities(t *testing.T) {
 		job = newJob("limited-network", task)
 		job.TaskGroups[0].Networks = []*api.NetworkResource{{Mode: "cni/probe"}}
 		alloc = h.run(t, job, "it fails", hasEnded)
-		refusal := `task main does not support "cni/probe" networking mode` // Nomad has no event with it
-		assertField(t, "drivers.DriverCapabilities.network_isolation_modes", strings.Contains(allEvents(alloc, "main")+alloc.ClientDescription, refusal), true)
-		fieldShown(t, "drivers.DriverCapabilities.network_isolation_modes")
+		refusal := `task main does not support "cni/probe" networking mode` // Nomad has it in the description of the allocation only
+		if text := allEvents(alloc, "main") + alloc.ClientDescription; !strings.Contains(text, refusal) {
+			t.Errorf("%s, want %q", text, refusal)
+		}
 	})
 }
 

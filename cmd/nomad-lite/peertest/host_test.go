@@ -315,7 +315,7 @@ func (h *host) stop() error {
 // sharedHost is an agent that all tests of the package use. The first test that needs the agent starts it.
 type sharedHost struct {
 	once  sync.Once
-	begin func(t testing.TB) (*host, error)
+	start func(t testing.TB) (*host, error)
 	host  *host
 	err   error
 }
@@ -326,7 +326,7 @@ func (s *sharedHost) get(t testing.TB) *host {
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}
-	s.once.Do(func() { s.host, s.err = s.begin(t) })
+	s.once.Do(func() { s.host, s.err = s.start(t) })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
@@ -341,10 +341,10 @@ func (s *sharedHost) stop() error {
 }
 
 var (
-	sharedNomad = &sharedHost{begin: func(t testing.TB) (*host, error) {
+	sharedNomad = &sharedHost{start: func(t testing.TB) (*host, error) {
 		return startNomad(peerProgram(t, "nomad"), sharedConfig(t, false))
 	}}
-	sharedLite = &sharedHost{begin: func(t testing.TB) (*host, error) { return startLite(sharedConfig(t, true)) }}
+	sharedLite = &sharedHost{start: func(t testing.TB) (*host, error) { return startLite(sharedConfig(t, true)) }}
 )
 
 // nomadHost returns the stock agent that the tests share.

@@ -89,8 +89,9 @@ func TestDriversHaveNomadsSchemas(t *testing.T) {
 			}
 			compareParts(t, inspectParts(t, filepath.Join(dir, name, file)), inspectParts(t, name), accepted)
 			if name == "raw_exec" {
-				// With a wrong number, our driver would still have the capabilities, and Nomad's would not.
-				fieldShown(t, "drivers.DriverCapabilities.send_signals", "drivers.DriverCapabilities.exec")
+				// With a wrong number, our driver would still have the capabilities and the defaults, and Nomad's would not.
+				fieldShown(t, "drivers.DriverCapabilities.send_signals", "drivers.DriverCapabilities.exec", "drivers.DriverCapabilities.network_isolation_modes",
+					"hclspec.Default.primary", "hclspec.Default.default")
 			}
 		})
 	}

@@ -209,7 +209,7 @@ func TestReservedCores(t *testing.T) {
 		c := h.startedTask(t, alloc, "main").TaskConfig
 		linux := c.Resources.Linux
 		assertField(t, "drivers.LinuxResources.cpuset_cpus", linux.CpusetCpus != "" && linux.CpusetCpus == c.Env["NOMAD_CPU_CORES"], true)
-		assertField(t, "drivers.LinuxResources.cpuset_cgroup", filepath.Base(linux.CpusetCgroup), alloc.ID+".main")
+		assertField(t, "drivers.LinuxResources.cpuset_cgroup", strings.TrimSuffix(filepath.Base(linux.CpusetCgroup), ".scope"), alloc.ID+".main") // the suffix is that of cgroups v2
 	})
 }
 
