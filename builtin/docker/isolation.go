@@ -49,7 +49,7 @@ func (b *containerBuilder) setIsolation() error {
 }
 
 // checkModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task
-// sets must be allowed, also one that shares nothing.
+// sets must be allowed, also a mode that shares nothing.
 func (b *containerBuilder) checkModes() error {
 	if b.plugin.AllowPrivileged {
 		return nil

@@ -31,7 +31,7 @@ type TaskConfig struct {
 	User      string            // name, uid or uid:gid; empty means the driver's default
 
 	AllocDir   string // host path; its last element is AllocID
-	StdoutPath string // FIFO that the driver opens for writing, or the null device
+	StdoutPath string // FIFO that the driver opens for writing, or the null device; with DisableLogCollection no file exists there
 	StderrPath string
 
 	Resources        *Resources

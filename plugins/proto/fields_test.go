@@ -24,7 +24,7 @@ var protocolFiles = map[string][]protoreflect.FileDescriptor{
 	"structs": {structspb.File_plugins_proto_structspb_attribute_proto, structspb.File_plugins_proto_structspb_recoverable_error_proto, structspb.File_plugins_proto_structspb_stats_proto},
 }
 
-// Each field of the protocol has a row in docs/driver-protocol.md, with the tests in which a program of somebody else shows
+// Each field of the protocol has a row in docs/driver-protocol.md, with the tests in which a program of other authors shows
 // the field. Host and SDK share the .proto files, so no test with only our programs finds a wrong number.
 func TestEachFieldHasARow(t *testing.T) {
 	const document = "../../docs/driver-protocol.md"

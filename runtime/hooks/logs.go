@@ -33,7 +33,7 @@ type Collector interface {
 	Finish(ctx context.Context, task logs.Task, ended bool) error
 }
 
-// OutputMode is what happens to the output of a task.
+// OutputMode is the destination of the output of a task.
 type OutputMode int
 
 const (
@@ -53,9 +53,9 @@ type Logs struct {
 	started   atomic.Bool // started is set once this agent has called Start
 }
 
-// NewLogs returns the hook for one task. task returns the task, and what happens to its output; setOutput passes the paths for the next start to the runner;
-// ended reports whether no process of the task can be alive; emit gets an event when the
-// task has to wait.
+// NewLogs returns the hook for one task. task returns the task and the destination of its output; setOutput passes
+// the paths for the next start to the runner; ended reports whether no process of the task can be alive; emit gets
+// an event when the task has to wait.
 func NewLogs(collector Collector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
 	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
 }

@@ -41,7 +41,7 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 	return attributes
 }
 
-// reservedMHz returns the CPU that tasks do not get: that of the reserved cores, and what the operator has reserved besides.
+// reservedMHz returns the CPU that tasks do not get: that of the reserved cores, and the CPU that the operator has reserved besides.
 func (n *Node) reservedMHz() int {
 	host := n.config.Host
 	return int(n.currentSettings().Reserved.CPU) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)

@@ -12,8 +12,8 @@
 // for features that the plugin does not claim to have.
 //
 // The suite reads the memory limits of tasks from the kernel, and not from the
-// driver, because an error that the suite shares with the SDK would else be
-// hidden. No capability of the protocol declares limits. A driver that leaves its
+// driver, because an error that the suite shares with the SDK would otherwise
+// be hidden. No capability of the protocol declares limits. A driver that leaves its
 // tasks in the cgroups of the plugin therefore has a quirk: hosts run such tasks,
 // and Nomad accepts such drivers. A driver that makes cgroups enforces what jobs
 // request, so that a missing or wrong limit in these is a failure.

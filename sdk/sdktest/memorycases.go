@@ -55,7 +55,7 @@ func testMemoryReservation(t tb, h *testHost) {
 	}
 }
 
-// taskMemory is what the kernel enforces for the memory of a task, in bytes. 0 means that nothing is set.
+// taskMemory has the limits of the kernel for the memory of a task, in bytes. 0 means that nothing is set.
 type taskMemory struct {
 	task         string // resources of the task, for messages
 	sentMB       int64  // memory of the task
@@ -225,7 +225,7 @@ func readMemoryFile(dir, name string) (int64, error) {
 		return 0, nil
 	}
 	bytes, err := strconv.ParseInt(value, 10, 64)
-	const v1None = 1 << 62 // version 1 has no word for it, and rounds the highest number down to a page
+	const v1None = 1 << 62 // version 1 has no word for "no limit": its file has the highest number, rounded down to a page
 	if bytes >= v1None {
 		bytes = 0
 	}

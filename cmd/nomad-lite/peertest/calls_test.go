@@ -225,7 +225,7 @@ func TestExit(t *testing.T) {
 	})
 }
 
-// TestStartError compares what the host does after an error that a retry can mend, and after one that it cannot.
+// TestStartError compares the decisions of the host after a recoverable error and after an unrecoverable error.
 func TestStartError(t *testing.T) {
 	forEachHost(t, func(t *testing.T, h *host) {
 		for name, recoverable := range map[string]bool{"final": false, "recoverable": true} {
@@ -334,7 +334,7 @@ func TestRecover(t *testing.T) {
 	})
 }
 
-// TestCapabilities compares what the host does with the capabilities that a driver declares.
+// TestCapabilities compares the behavior of the host with the capabilities that a driver declares.
 func TestCapabilities(t *testing.T) {
 	forEachHost(t, func(t *testing.T, h *host) {
 		// The driver cannot join a network namespace, mounts nothing, reads its logs itself, and needs users.

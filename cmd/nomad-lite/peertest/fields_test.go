@@ -54,7 +54,7 @@ func assertField(t testing.TB, field string, got, want any) {
 	}
 }
 
-// checkFieldTable compares the table with what the tests have shown, or updates it. All tests of the package must have
+// checkFieldTable compares the table with shownFields, or updates it. All tests of the package must have
 // run.
 func checkFieldTable() error {
 	text, err := os.ReadFile(fieldTableFile)

@@ -35,8 +35,8 @@ type host struct {
 
 const cpusetRoot = "/sys/fs/cgroup/cpuset"
 
-// makeCPUSet makes a cgroup of the hierarchy cpuset of cgroups v1. Each agent divides the cores of the machine among its
-// tasks, and does not know the other agents of the machine, such as the agents of tests that run at the same time.
+// makeCPUSet makes a cgroup of the hierarchy cpuset of cgroups v1. Each agent divides all cores that it sees among its own
+// tasks, so agents of tests that run at the same time must not share a cgroup.
 func makeCPUSet() (string, error) {
 	if _, err := os.Stat(filepath.Join(cpusetRoot, "cpuset.cpus")); err != nil {
 		return "", nil // the machine has only cgroups v2
@@ -243,7 +243,7 @@ func (h *host) start(program, text string, config hostConfig) error {
 
 func (h *host) logPath() string { return filepath.Join(h.dir, "agent.log") }
 
-// log returns what the agent has logged.
+// log returns the log of the agent.
 func (h *host) log() string {
 	text, err := os.ReadFile(h.logPath())
 	if err != nil {
@@ -289,7 +289,7 @@ func (h *host) waitReady() (err error) {
 	return err
 }
 
-// stop stops the agent with its jobs, which an agent with -dev does by itself, and removes its directory.
+// stop interrupts the agent, which stops its jobs because of -dev, and removes its directory.
 func (h *host) stop() error {
 	if h.Client != nil {
 		h.Close()
@@ -322,7 +322,7 @@ type sharedHost struct {
 
 func (s *sharedHost) get(t testing.TB) *host {
 	t.Helper()
-	peerProgram(t, "nomad") // a test that is skipped must not use the Once up
+	peerProgram(t, "nomad") // a skipped test must not consume the Once
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}

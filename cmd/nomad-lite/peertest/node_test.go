@@ -23,7 +23,7 @@ type nodeDifference struct {
 // Reasons that several differences have.
 const (
 	ownIdentity = "each agent has its own"
-	noServers   = "one agent is the cluster: nothing of the servers of a cluster"
+	noServers   = "the agent is the only member of its cluster, and has no values of other servers"
 )
 
 // nodeDifferences are the differences that the comparison accepts. Each must exist, so that an entry is removed when its

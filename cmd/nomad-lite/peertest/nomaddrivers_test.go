@@ -17,7 +17,7 @@ import (
 )
 
 // These tests run the same job with Nomad's drivers raw_exec and exec under both agents: under Nomad the drivers are builtin,
-// under nomad-lite they are an external plugin. What the kernel shows of the task is the same.
+// under nomad-lite they are an external plugin. The kernel must show the same properties of the task.
 
 // facts are properties of a task's process, by name.
 type facts map[string]string
@@ -48,7 +48,7 @@ func findProcess(t testing.TB, alloc *api.Allocation, task, commandLine string) 
 	return pid
 }
 
-// collectFacts reads what the kernel shows of a process.
+// collectFacts reads from the kernel the properties of a process.
 func collectFacts(t testing.TB, pid int) facts {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d/", pid)
@@ -221,7 +221,7 @@ func TestNomadExecKillsTaskAboveLimit(t *testing.T) {
 	})
 }
 
-// TestNomadRawExecStops stops a task with its own signal, and one that ignores the signal.
+// TestNomadRawExecStops stops a task that handles its signal, and a task that ignores its signal.
 func TestNomadRawExecStops(t *testing.T) {
 	forEachHost(t, func(t *testing.T, h *host) {
 		for _, test := range []struct {
@@ -229,7 +229,7 @@ func TestNomadRawExecStops(t *testing.T) {
 			exitCode     string
 			timeout      time.Duration
 		}{
-			{"obeys", "trap 'exit 5' USR2; echo ready; while :; do sleep 0.1; done", "5", 20 * time.Second},
+			{"handles", "trap 'exit 5' USR2; echo ready; while :; do sleep 0.1; done", "5", 20 * time.Second},
 			{"ignores", "trap '' USR2; echo ready; while :; do sleep 0.1; done", "137", time.Second},
 		} {
 			task := api.NewTask("main", "raw_exec")

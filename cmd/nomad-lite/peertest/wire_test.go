@@ -107,7 +107,7 @@ func TestPluginInfo(t *testing.T) {
 	assertField(t, "base.PluginInfoResponse.plugin_api_versions", info.APIVersions, []string{"v0.1.0"})
 }
 
-// TestWireOfTask compares parts of calls that the SDK keeps from authors with what the host does.
+// TestWireOfTask compares parts of calls that the SDK hides from authors with the behavior of the host.
 func TestWireOfTask(t *testing.T) {
 	forEachHost(t, func(t *testing.T, h *host) {
 		task := api.NewTask("main", "probe_wire")

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// wireProbe is a driver without the SDK, for the parts of the protocol that the SDK keeps from authors. It records the calls of
+// wireProbe is a driver without the SDK, for the parts of the protocol that the SDK hides from authors. It records the calls of
 // the host as probeDriver does. Its tasks end with an error when they are stopped.
 type wireProbe struct {
 	driver.Driver // the other methods are not called
