@@ -51,7 +51,7 @@ func makeCPUSet() (string, error) {
 			err = os.WriteFile(filepath.Join(path, file), text, 0)
 		}
 		if err != nil {
-			return "", err
+			return "", errors.Join(err, os.Remove(path))
 		}
 	}
 	return path, nil
@@ -191,12 +191,16 @@ func freePorts(count int) ([]string, error) {
 	return ports, nil
 }
 
-// start starts the program of an agent with a configuration in a new directory.
-func (h *host) start(program, text string, config hostConfig) error {
-	var err error
+// start starts the program of an agent with a configuration in a new directory. On an error, nothing remains.
+func (h *host) start(program, text string, config hostConfig) (err error) {
 	if h.dir, err = os.MkdirTemp("", "peertest"); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
+		}
+	}()
 	if err := os.Chmod(h.dir, 0o755); err != nil {
 		return err
 	}
