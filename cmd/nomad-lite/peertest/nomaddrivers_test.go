@@ -169,7 +169,8 @@ func (h *host) checkDriverCalls(t *testing.T, alloc *api.Allocation) {
 	assertField(t, "drivers.ExecTaskStreamingResponse.result", code, 3)
 	assertField(t, "drivers.ExecTaskStreamingResponse.stdout", stdout.String(), "some input")
 	assertField(t, "drivers.ExecTaskStreamingResponse.stderr", stderr.String(), "wrong\n")
-	fieldShown(t, "drivers.ExecTaskStreamingRequest.setup", "drivers.ExecTaskStreamingRequest.stdin", "drivers.ExecTaskStreamingIOOperation.close")
+	fieldShown(t, "drivers.ExecTaskStreamingRequest.setup", "drivers.ExecTaskStreamingRequest.stdin", "drivers.ExecTaskStreamingIOOperation.data",
+		"drivers.ExecTaskStreamingIOOperation.close", "drivers.ExecTaskStreamingResponse.exited") // cat ends at the close, and the call at the exit
 	await(t, "memory in the statistics", func() bool {
 		usage, err := h.Allocations().Stats(alloc, nil)
 		if err != nil || usage.Tasks["main"] == nil || usage.Tasks["main"].ResourceUsage == nil {
