@@ -144,6 +144,11 @@ func TestDriversNotStarted(t *testing.T) {
 		if !ok || info.Detected || info.Healthy || info.Description != "no engine" || info.UpdatedAt.IsZero() || launches != 0 {
 			t.Errorf("driver %+v, %d launches", info, launches)
 		}
+		time.Sleep(time.Second)
+		s.SetCatalog(newCatalog("no engine"))
+		if got := s.DriversNotStarted()["docker"].UpdatedAt; !got.Equal(info.UpdatedAt) {
+			t.Errorf("updated at %v by a catalog with the same reason, want %v", got, info.UpdatedAt)
+		}
 		if _, err := s.Driver(t.Context(), "docker"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no engine") {
 			t.Errorf("error %v, want the reason", err)
 		}

@@ -392,9 +392,14 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 
 // setNotStarted sets the builtin drivers that the catalog does not start, with the reasons.
 func (r *registry) setNotStarted(reasons map[string]string) {
+	before := r.notStarted
 	r.notStarted = make(map[string]DriverInfo, len(reasons))
 	for name, reason := range reasons {
-		r.notStarted[name] = DriverInfo{Description: reason, UpdatedAt: time.Now()}
+		info := DriverInfo{Description: reason, UpdatedAt: time.Now()}
+		if old, ok := before[name]; ok && old.Description == reason {
+			info = old
+		}
+		r.notStarted[name] = info
 	}
 }
 
