@@ -178,7 +178,7 @@ func TestScriptCheck(t *testing.T) {
 		task := api.NewTask("main", "probe")
 		// Services of the provider "nomad" have no script checks, so a template's change script calls ExecTask.
 		task.Templates = []*api.Template{{
-			EmbeddedTmpl: new("{{ with nomadVar \"nomad/jobs/scripts\" }}{{ .color }}{{ end }}"), DestPath: new("local/color"), ChangeMode: new("script"),
+			EmbeddedTmpl: new("{{ with nomadVar \"nomad/jobs/scripts\" }}{{ .color }}{{ end }}"), DestPath: new("local/color"), ChangeMode: new("script"), Splay: new(time.Duration(0)),
 			ChangeScript: &api.ChangeScript{Command: new("say"), Args: []string{"changed"}, Timeout: new(9 * time.Second), FailOnError: new(true)},
 		}}
 		variable := api.NewVariable("nomad/jobs/scripts")

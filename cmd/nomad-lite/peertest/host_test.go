@@ -313,6 +313,9 @@ func (h *host) stop() error {
 	if i := strings.Index(h.log(), "panic:"); i >= 0 && h.name != "Nomad" {
 		err = errors.Join(err, errors.New(h.log()[i:]))
 	}
+	if left := processesOf(h.dir); len(left) > 0 && h.name != "Nomad" {
+		err = errors.Join(err, fmt.Errorf("plugins or tasks of %s remain: %v", h.name, left))
+	}
 	return errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
 }
 

@@ -43,7 +43,6 @@ var nodeDifferences = []nodeDifference{
 	{`/Meta/connect\..*`, "no Consul"},
 	{`/ComputedClass|/IdentitySigningKeyID`, noServers},
 	{`/Drivers/docker/HealthDescription`, "nomad-lite names the cause and the remedy"},
-	{`/Drivers/qemu|/Attributes/driver\.qemu.*`, "nomad-lite has no driver qemu"},
 	{`/Drivers/probe_failing/Attributes`, "a map is never null"},
 	{`/NodeResources/NodeNetworks/bridge`, "Nomad leaves out the mode bridge if there are networks of CNI plugins"},
 	{`/NodeResources/Devices/\d+/Instances/\d+/Locality`, "a locality without a bus has no meaning"},

@@ -263,23 +263,11 @@ func TestNomadRawExecRecovers(t *testing.T) {
 	task.Config = map[string]any{"command": "/bin/sh", "args": []string{"-c", "trap 'exit 6' USR1; echo ready; while :; do sleep 0.1; done"}}
 	alloc := h.run(t, newJob("recover-raw-exec", task), "it runs", isRunning)
 	h.readLog(t, alloc, "main", "stdout")
-	plugins, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
 	killed := 0
-	for _, exe := range plugins {
-		target, err := os.Readlink(exe)
-		if err != nil || target != filepath.Join(h.dir, "plugins", "ext-raw-exec") {
-			continue // another process, or it has ended
-		}
-		var pid int
-		if _, err := fmt.Sscanf(exe, "/proc/%d/exe", &pid); err != nil {
-			t.Fatal(err)
-		}
+	for _, pid := range processesOf(filepath.Join(h.dir, "plugins")) {
 		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil || bytes.Contains(command, []byte("\x00executor\x00")) {
-			continue // the driver's helper process of a task
+		if program, _, _ := bytes.Cut(command, []byte{0}); err != nil || filepath.Base(string(program)) != "ext-raw-exec" || bytes.Contains(command, []byte("\x00executor\x00")) {
+			continue // another plugin, or the driver's helper process of a task
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -48,11 +50,33 @@ func peerProgram(t testing.TB, name string) string {
 	return filepath.Join(dir, name)
 }
 
+// removePeers removes the unpacked peers, and kills their processes: the stock agent leaves the log collectors of some tasks.
 func removePeers() error {
 	if unpackedPeers == "" {
 		return nil
 	}
+	for _, pid := range processesOf(unpackedPeers) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			return fmt.Errorf("kill process %d of the peers: %w", pid, err)
+		}
+	}
 	return os.RemoveAll(unpackedPeers)
+}
+
+// processesOf returns the processes whose programs are below a directory.
+func processesOf(dir string) []int {
+	links, _ := filepath.Glob("/proc/[0-9]*/exe") // the pattern is valid
+	var pids []int
+	for _, link := range links {
+		var pid int
+		if program, err := os.Readlink(link); err != nil || !strings.HasPrefix(program, dir+"/") {
+			continue // a process of another program, or one that has exited
+		}
+		if _, err := fmt.Sscanf(link, "/proc/%d/exe", &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // linkPlugins makes a plugin directory: the keys of links are file names, the values are programs. The links are hard links,
