@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -38,6 +39,9 @@ func NodeOf(n *api.Node) Node {
 		node.NetworkModes = []string{}
 		for _, n := range r.Networks {
 			node.NetworkModes = append(node.NetworkModes, n.Mode)
+			if n.IP == node.IP {
+				node.Interface = cmp.Or(n.Device, node.Interface)
+			}
 		}
 		node.HostNetworks = hostNetworks(n.HostNetworks, r.Networks)
 	}

@@ -14,8 +14,8 @@ import (
 // Node has the properties of a node that placement needs.
 type Node struct {
 	model.NodeFacts // the region is not used
-	// IP is the address for port mappings.
-	IP string
+	// IP is the address for port mappings, and Interface the network interface that has it; empty if unknown.
+	IP, Interface string
 
 	// HostNetworks are the networks that ports can name besides default.
 	HostNetworks map[string]HostNetwork

@@ -61,7 +61,7 @@ func testNode() Node {
 			Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
 			Meta:       map[string]string{"rack": "r1"},
 		},
-		IP: "10.0.0.1",
+		IP: "10.0.0.1", Interface: "eth0",
 	}
 }
 
@@ -116,6 +116,7 @@ func TestPlace(t *testing.T) {
 			{Label: "ssh", Value: 20001, HostIP: "10.0.0.1"}, {Label: "http", Value: 20005, To: 20005, HostIP: "10.0.0.1"}, {Label: "rpc", Value: 20006, To: 80, HostIP: "10.0.0.1"}}},
 		{"ports of the second's task", second.Tasks["t"].Networks[0].DynamicPorts, []api.Port{{Label: "own", Value: 20007, HostNetwork: "default"}}},
 		{"network", second.Shared.Networks[0].IP, "10.0.0.1"},
+		{"interface of the task's network", second.Tasks["t"].Networks[0].Device, "eth0"},
 		{"cpu", second.Tasks["t"].Cpu.CpuShares, 10},
 		{"memory", second.Tasks["u"].Memory.MemoryMB, 300},
 		{"disk", second.Shared.DiskMB, 300},

@@ -46,6 +46,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 			if err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}
+			n.Device = p.node.Interface
 			task.Networks = append(task.Networks, n)
 		}
 		for _, d := range t.Resources.Devices {
