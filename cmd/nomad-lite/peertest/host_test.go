@@ -29,8 +29,10 @@ type host struct {
 	dir     string // directory of the agent, with its data and its log
 	nodeID  string
 
-	cmd    *exec.Cmd
-	cpuset string // cgroup that the agent sees as the root of the hierarchy cpuset; empty without such a hierarchy
+	cmd      *exec.Cmd
+	mu       sync.Mutex
+	allocIDs []string // allocations that the tests have waited for; guarded by mu
+	cpuset   string   // cgroup that the agent sees as the root of the hierarchy cpuset; empty without such a hierarchy
 }
 
 const cpusetRoot = "/sys/fs/cgroup/cpuset"
@@ -316,6 +318,18 @@ func (h *host) stop() error {
 	if left := processesOf(h.dir); len(left) > 0 && h.name != "Nomad" {
 		err = errors.Join(err, fmt.Errorf("plugins or tasks of %s remain: %v", h.name, left))
 	}
+	for _, id := range h.allocIDs {
+		for _, pattern := range []string{"/sys/fs/cgroup/*/nomad/" + id + ".*", "/sys/fs/cgroup/nomad.slice/*/" + id + ".*"} {
+			groups, _ := filepath.Glob(pattern) // the pattern is valid
+			for _, group := range groups {
+				if h.name != "Nomad" {
+					err = errors.Join(err, fmt.Errorf("the cgroup %s of %s remains", group, h.name))
+				} else if removeErr := os.Remove(group); removeErr != nil { // the stock agent leaves those of its last allocation
+					err = errors.Join(err, removeErr)
+				}
+			}
+		}
+	}
 	return errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
 }
 
@@ -407,6 +421,11 @@ func (h *host) run(t testing.TB, job *api.Job, what string, condition func(*api.
 		}
 		return condition(alloc) || hasEnded(alloc)
 	})
+	if alloc != nil {
+		h.mu.Lock()
+		h.allocIDs = append(h.allocIDs, alloc.ID)
+		h.mu.Unlock()
+	}
 	if err == nil && !condition(alloc) {
 		err = fmt.Errorf("%s: job %q: the allocation has ended, want that %s", h.name, *job.ID, what)
 	}
