@@ -252,7 +252,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 			})
 			h.wait()
 			wantEqual(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
-			wantEqual(t, "paths", logs(h), "null null")
+			wantEqual(t, "paths", logs(h), ".web.stdout.fifo .web.stderr.fifo")
 		})
 	})
 	t.Run("a collector that does not start is tried again", func(t *testing.T) {
