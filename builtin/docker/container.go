@@ -121,7 +121,7 @@ func (b *containerBuilder) setLabels() error {
 	return nil
 }
 
-// setLogging sets the log driver of the container: that of the task, or else that of the plugin.
+// setLogging sets the log driver of the container from the task, or from the plugin if the task sets none.
 func (b *containerBuilder) setLogging() {
 	l := b.plugin.Logging
 	if t := b.task.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {

@@ -324,7 +324,7 @@ func (h *host) stop() error {
 			for _, group := range groups {
 				if h.name != "Nomad" {
 					err = errors.Join(err, fmt.Errorf("the cgroup %s of %s remains", group, h.name))
-				} else if removeErr := os.Remove(group); removeErr != nil { // the stock agent leaves those of its last allocation
+				} else if removeErr := os.Remove(group); removeErr != nil { // the stock agent leaves the cgroups of its last allocation
 					err = errors.Join(err, removeErr)
 				}
 			}

@@ -27,25 +27,31 @@ func findProcess(t testing.TB, alloc *api.Allocation, task, commandLine string) 
 	t.Helper()
 	pid := 0
 	await(t, fmt.Sprintf("a process %q of task %q", commandLine, task), func() bool {
-		directories, err := filepath.Glob("/proc/[0-9]*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, directory := range directories {
-			environ, err := os.ReadFile(filepath.Join(directory, "environ"))
-			if err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), "NOMAD_ALLOC_ID="+alloc.ID) || !strings.Contains(string(environ), "NOMAD_TASK_NAME="+task+"\x00") {
-				continue // the process of another task, or it has ended
+		for candidate, environ := range allocProcesses(alloc) {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", candidate))
+			if err == nil && slices.Contains(environ, "NOMAD_TASK_NAME="+task) && strings.TrimSuffix(strings.ReplaceAll(string(text), "\x00", " "), " ") == commandLine {
+				pid = candidate
 			}
-			text, err := os.ReadFile(filepath.Join(directory, "cmdline"))
-			if err != nil || strings.TrimSuffix(strings.ReplaceAll(string(text), "\x00", " "), " ") != commandLine {
-				continue
-			}
-			_, err = fmt.Sscanf(filepath.Base(directory), "%d", &pid)
-			return err == nil
 		}
-		return false
+		return pid != 0
 	})
 	return pid
+}
+
+// allocProcesses returns the processes of the tasks of an allocation with their environments.
+func allocProcesses(alloc *api.Allocation) map[int][]string {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
+	processes := map[int][]string{}
+	for _, file := range files {
+		var pid int
+		text, err := os.ReadFile(file)
+		if environ := strings.Split(string(text), "\x00"); err == nil && slices.Contains(environ, "NOMAD_ALLOC_ID="+alloc.ID) { // an error means that the process has exited
+			if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err == nil {
+				processes[pid] = environ
+			}
+		}
+	}
+	return processes
 }
 
 // collectFacts reads from the kernel the properties of a process.

@@ -70,7 +70,7 @@ func processesOf(dir string) []int {
 	for _, link := range links {
 		var pid int
 		if program, err := os.Readlink(link); err != nil || !strings.HasPrefix(program, dir+"/") {
-			continue // a process of another program, or one that has exited
+			continue // the process has another program, or has exited
 		}
 		if _, err := fmt.Sscanf(link, "/proc/%d/exe", &pid); err == nil {
 			pids = append(pids, pid)

@@ -197,16 +197,8 @@ func pressButton(t testing.TB, alloc *api.Allocation) {
 // taskDirOfEmulator returns the task's directory, from the environment of the emulator.
 func taskDirOfEmulator(t testing.TB, alloc *api.Allocation) string {
 	t.Helper()
-	processes, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range processes {
-		environ, _ := os.ReadFile(file) // an error means that the process has exited
-		if !strings.Contains(string(environ), "NOMAD_ALLOC_ID="+alloc.ID) {
-			continue
-		}
-		for _, variable := range strings.Split(string(environ), "\x00") {
+	for _, environ := range allocProcesses(alloc) {
+		for _, variable := range environ {
 			if dir, ok := strings.CutPrefix(variable, "NOMAD_TASK_DIR="); ok {
 				return filepath.Dir(dir)
 			}
