@@ -10,21 +10,21 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
-	NOMAD_LITE_VM=1 go test -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest
+	NOMAD_LITE_VM=1 go test -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
-	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite/systemtest -faults
+	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState)$$' ./cmd/nomad-lite/systemtest/faults -faults
 
 KILLS ?= 1h
 test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is the duration; needs root
-	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite/systemtest -v -random-kills $(KILLS) -random-kills-tasks 100
+	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults -v -random-kills $(KILLS) -random-kills-tasks 100
 
 ACCOUNT_SCHEDULES ?= 200
 test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
-	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest -v -account-schedules $(ACCOUNT_SCHEDULES)
+	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile -v -account-schedules $(ACCOUNT_SCHEDULES)
 
 test-scale: ## hundreds of tasks of each isolating driver start, survive a killed agent and stop, with figures beside raw_exec; about four minutes, on a machine that does nothing else; needs root
-	NOMAD_LITE_SCALE=1 go test -count=1 -timeout 1h -run '^TestScale$$' ./cmd/nomad-lite/systemtest -v
+	NOMAD_LITE_SCALE=1 go test -count=1 -timeout 1h -run '^TestScale$$' ./cmd/nomad-lite/systemtest/bench -v
 
 test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
@@ -34,15 +34,15 @@ simulate: ## random jobs and faults under virtual time: plans alone, then with t
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
-	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/cli
 
 BENCHTIME ?= 5x
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
 	go test -run '^$$' -bench '^Benchmark(HTTP|Jobs)$$' ./runtime/httpapi
-	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest/bench
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
-	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest
+	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/ui
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...

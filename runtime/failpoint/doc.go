@@ -3,5 +3,5 @@
 //
 // The code of each step calls Hit, or EnterStep and Leave. A call costs a comparison with nil unless a test has
 // set OnHit: such a test kills a process at the point, and checks the state of the node
-// afterwards (cmd/nomad-lite/systemtest/faults_test.go). The package decides nothing and imports nothing.
+// afterwards (cmd/nomad-lite/systemtest/faults). The package decides nothing and imports nothing.
 package failpoint

@@ -1,0 +1,401 @@
+package systemtest
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// TestAgent is an agent in a process of its own, with an empty state, and a client of the agent.
+// Its tasks are shell commands.
+type TestAgent struct {
+	*api.Client
+	T          testing.TB
+	HTTPClient *http.Client // uses the same TLS configuration as the API client
+	Address    string
+	TLS        bool
+	WorkDir    string
+	NodeID     string
+}
+
+// checkAgentLog fails the test if the lines of an agent's log report a panic, and prints the stacks that follow. The
+// reports of the race detector are not in the log; see package racereport.
+func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
+	t.Helper()
+	hasPanicked := false
+	for line := range lines {
+		hasPanicked = hasPanicked || strings.Contains(line, "panic:")
+		if hasPanicked {
+			t.Error("the agent says ", line)
+		}
+	}
+}
+
+// ForEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
+// presents certificates. The unix socket is tested by scripts.
+func ForEachTransport(t *testing.T, test func(t *testing.T, s *TestAgent)) {
+	t.Parallel()
+	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, StartTestAgent(t, secure))
+		})
+	}
+}
+
+const testAgentConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+const testAgentTLSConfig = `
+tls {
+  http                = true
+  ca_file             = "DIR/ca.pem"
+  cert_file           = "DIR/server.pem"
+  key_file            = "DIR/server.key"
+  verify_https_client = true
+}
+`
+
+// StartTestAgent starts an agent that shuts down at the end of the test. The strings in more are
+// appended to its configuration.
+func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
+	t.Helper()
+	dir := t.TempDir()
+	text := testAgentConfig + strings.Join(more, "")
+	if secure {
+		certificates := exec.Command("mint", "ca", "server", "client")
+		certificates.Dir = dir
+		if out, err := certificates.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text += strings.ReplaceAll(testAgentTLSConfig, "DIR", dir)
+	}
+	config := filepath.Join(dir, "agent.hcl")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
+	cmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+work) // the test finds the processes of the agent by WorkDirEnvVar
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address := ""
+	log := bufio.NewScanner(stderr)
+	for address == "" && log.Scan() {
+		if found := regexp.MustCompile(`agent is ready: (https?://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
+			address = found[1]
+		}
+	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		checkAgentLog(t, func(yield func(string) bool) {
+			for log.Scan() && yield(log.Text()) {
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
+		<-logged
+		if err := cmd.Wait(); err != nil {
+			t.Error("the agent: ", err)
+		}
+	})
+	if address == "" {
+		t.Fatal("the agent is not ready")
+	}
+	c := &api.Config{Address: address}
+	base := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{}}}
+	t.Cleanup(base.CloseIdleConnections)
+	if secure {
+		c.TLSConfig = &api.TLSConfig{
+			CACert: filepath.Join(dir, "ca.pem"), ClientCert: filepath.Join(dir, "client.pem"), ClientKey: filepath.Join(dir, "client.key"),
+		}
+		if err := api.ConfigureTLS(base, c.TLSConfig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := api.NewClient(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	nodes, _, err := client.Nodes().List(nil)
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("nodes %v, %v", nodes, err)
+	}
+	return &TestAgent{client, t, base, address, secure, work, nodes[0].ID}
+}
+
+// NewShellTask returns a task that runs a script.
+func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
+	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	for _, e := range edit {
+		e(task)
+	}
+	return task
+}
+
+// InPrestart makes a task a prestart task.
+func InPrestart(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }
+
+// WithoutRestart makes a task fail at its first failure.
+func WithoutRestart(t *api.Task) {
+	t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+}
+
+// SleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
+const SleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
+
+// Run registers a job with one group of the given tasks, and waits until its allocation has the
+// status. It returns the allocation.
+func (s *TestAgent) Run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+	s.T.Helper()
+	group := api.NewTaskGroup("g", 1)
+	for _, task := range tasks {
+		group.AddTask(task)
+	}
+	return s.RunGroup(id, kind, status, group)
+}
+
+// RunGroup registers a job of the type kind with one group, and waits until its allocation has the status. It returns the
+// allocation.
+func (s *TestAgent) RunGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+	s.T.Helper()
+	s.RegisterGroup(id, kind, group)
+	return s.WaitAlloc(id, status)
+}
+
+// RegisterGroup registers a job of the type kind with one group.
+func (s *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
+	s.T.Helper()
+	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
+	job.Type = &kind
+	job.AddTaskGroup(group)
+	if _, _, err := s.Jobs().Register(job, nil); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// WaitAlloc waits until the allocation of a job has the status, and returns it.
+func (s *TestAgent) WaitAlloc(id, status string) *api.Allocation {
+	s.T.Helper()
+	var alloc *api.Allocation
+	s.WaitUntil(id+" is "+status, func() (string, bool) {
+		stubs, _, err := s.Jobs().Allocations(id, false, nil)
+		if err != nil || len(stubs) == 0 {
+			return fmt.Sprint(err), false
+		}
+		alloc = s.ReadAlloc(stubs[0].ID)
+		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
+	})
+	return alloc
+}
+
+// ReadAlloc returns an allocation.
+func (s *TestAgent) ReadAlloc(id string) *api.Allocation {
+	s.T.Helper()
+	alloc, _, err := s.Allocations().Info(id, nil)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return alloc
+}
+
+// WaitUntil calls the function is until it reports true. After a timeout, the test fails with the
+// text of the last call.
+func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
+	s.T.Helper()
+	last, ok := "", false
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		if last, ok = is(); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.T.Fatalf("%s: not within %v, but: %s", what, WaitTimeout, last)
+		}
+	}
+}
+
+// IsErrorResponse reports whether an error of the client is a response with this code and text.
+func IsErrorResponse(err error, code int, text string) bool {
+	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
+}
+
+// ReadLog reads a log from an origin and offset, without following the log.
+func (s *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
+	text := ""
+	for {
+		select {
+		case f, more := <-frames:
+			if !more {
+				return text, nil
+			}
+			text += string(f.Data)
+		case err := <-errs:
+			return text, err
+		}
+	}
+}
+
+// rawResponse is the response to a request that no method of the client sends.
+type rawResponse struct {
+	Code   int
+	Header http.Header
+	Body   string
+}
+
+// Get sends a GET request for a path with its query.
+func (s *TestAgent) Get(path string) rawResponse {
+	s.T.Helper()
+	r, err := s.HTTPClient.Get(s.Address + path)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return rawResponse{r.StatusCode, r.Header, string(body)}
+}
+
+// ExecScript runs a script in the task "web" and returns the output of the script.
+func (s *TestAgent) ExecScript(alloc *api.Allocation, script string) string {
+	s.T.Helper()
+	var out, stderrText bytes.Buffer
+	code, err := s.Allocations().Exec(s.T.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
+	if err != nil || code != 0 {
+		s.T.Fatalf("%s: %d, %v, %s", script, code, err, stderrText.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// EndlessReader is an input that never ends.
+type EndlessReader struct{}
+
+func (EndlessReader) Read(p []byte) (int, error) { return len(p), nil }
+
+// resourceUsage is the resource usage of an agent: the descriptors of all its processes, and the
+// goroutines and the heap of the agent process.
+type resourceUsage struct {
+	Descriptors int
+	Goroutines  float64
+	Heap        float64
+}
+
+// ReadResourceUsage returns the present resource usage of the agent.
+func (s *TestAgent) ReadResourceUsage() resourceUsage {
+	s.T.Helper()
+	var l resourceUsage
+	for pid, command := range ScriptProcesses(s.WorkDir) {
+		if !strings.HasPrefix(command, "nomad-lite") {
+			continue
+		}
+		open, _ := os.ReadDir(filepath.Join("/proc", fmt.Sprint(pid), "fd"))
+		l.Descriptors += len(open)
+	}
+	var metrics api.MetricsSummary
+	if _, err := s.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
+		s.T.Fatal(err)
+	}
+	for _, g := range metrics.Gauges {
+		switch {
+		case strings.HasSuffix(g.Name, "runtime.num_goroutines"):
+			l.Goroutines = float64(g.Value)
+		case strings.HasSuffix(g.Name, "runtime.alloc_bytes"):
+			l.Heap = float64(g.Value)
+		}
+	}
+	return l
+}
+
+// DisconnectAfterText opens a stream over a new connection, reads until a line contains the text,
+// and resets the connection.
+func (s *TestAgent) DisconnectAfterText(path, until string) error {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.Address, "http://"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
+		return err
+	}
+	seen := bufio.NewScanner(conn)
+	seen.Split(bufio.ScanLines)
+	for seen.Scan() {
+		if strings.Contains(seen.Text(), until) {
+			return conn.(*net.TCPConn).SetLinger(0)
+		}
+	}
+	return fmt.Errorf("the stream ended: %v", seen.Err())
+}
+
+// ReadNode returns the node of the agent.
+func (s *TestAgent) ReadNode() *api.Node {
+	s.T.Helper()
+	node, _, err := s.Nodes().Info(s.NodeID, nil)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return node
+}
+
+// LatestAlloc returns the id of the running allocation of a job.
+func (s *TestAgent) LatestAlloc(job string) string {
+	s.T.Helper()
+	id := ""
+	s.WaitUntil(job+" runs", func() (string, bool) {
+		stubs, _, err := s.Jobs().Allocations(job, false, nil)
+		for _, stub := range stubs {
+			if stub.ClientStatus == "running" {
+				id = stub.ID
+			}
+		}
+		return fmt.Sprint(err), id != ""
+	})
+	return id
+}
+
+// DialectScript writes a line, and one more for each SIGHUP, until it is stopped.
+const DialectScript = `
+trap 'echo hangup' HUP
+trap 'echo stopping; exit 0' INT TERM
+echo "hello from $NOMAD_TASK_NAME"
+while :; do sleep 0.05; done
+`

@@ -1,0 +1,868 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+)
+
+// buildBenchBinary builds the measured binary as it is released. It is removed after all benchmarks.
+var buildBenchBinary = sync.OnceValues(func() (path string, err error) {
+	if benchBinaryDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(benchBinaryDir, "nomad-lite")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, filepath.Join(systemtest.RepositoryDir(), "cmd/nomad-lite")).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+var benchBinaryDir string
+
+// benchCommand returns a command of the measured program.
+func benchCommand(b testing.TB, args ...string) *exec.Cmd {
+	b.Helper()
+	path, err := buildBenchBinary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Args[0] = "nomad-lite"
+	return cmd
+}
+
+// benchAgent is an agent in a process of its own.
+type benchAgent struct {
+	*exec.Cmd
+	dir           string
+	client        *api.Client
+	startDuration time.Duration     // time from the start of the program until jobs can be placed
+	logDone       chan struct{}     // closed when the whole log of the agent was read
+	jobMeta       map[string]string // meta block of the jobs that are registered next
+	driver        string            // driver of the jobs that are registered next; empty means raw_exec
+}
+
+const benchConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+  gc_max_allocs     = 100000
+
+  gc_disk_usage_threshold = 99 # however full this machine is
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+// startBenchAgent starts an agent. The strings in more are appended to its configuration.
+func startBenchAgent(b testing.TB, dir string, more ...string) *benchAgent {
+	b.Helper()
+	config := filepath.Join(b.TempDir(), "agent.hcl")
+	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	a := &benchAgent{Cmd: benchCommand(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logDone: make(chan struct{})}
+	a.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+dir)
+	stderr, err := a.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { // if the benchmark has failed, the agent still runs
+		for _, p := range systemtest.FindNodeProcesses(dir) {
+			_ = p.Signal(syscall.SIGKILL)
+		}
+		_ = allocdir.RemoveAllocDir(dir)
+	})
+	began := time.Now()
+	if err := a.Start(); err != nil {
+		b.Fatal(err)
+	}
+	log := bufio.NewScanner(stderr)
+	for log.Scan() {
+		if strings.Contains(log.Text(), "agent is ready") {
+			a.startDuration = time.Since(began)
+			break
+		}
+	}
+	if a.startDuration == 0 {
+		b.Fatal("the agent is not ready")
+	}
+	go func() {
+		defer close(a.logDone)
+		for log.Scan() {
+		}
+	}()
+	if a.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(dir, agentsocket.FileName)}); err != nil {
+		b.Fatal(err)
+	}
+	return a
+}
+
+// end sends a signal to the agent and waits until the agent exits.
+func (a *benchAgent) end(b testing.TB, signal syscall.Signal) {
+	b.Helper()
+	a.client.Close()
+	if err := a.Process.Signal(signal); err != nil {
+		b.Fatal(err)
+	}
+	<-a.logDone
+	_ = a.Wait() // Wait returns an error for a killed agent
+}
+
+// run registers a job with count allocations of one task.
+func (a *benchAgent) run(b testing.TB, kind, id string, count int, argv ...string) {
+	b.Helper()
+	job := api.NewServiceJob(id, id, "global", 50)
+	job.Type, job.Meta = &kind, a.jobMeta
+	task := api.NewTask("t", cmp.Or(a.driver, "raw_exec")).SetConfig("command", argv[0]).SetConfig("args", argv[1:])
+	cpu := 100 // Nomad's default
+	if count > 1 {
+		cpu = 1 // hundreds of such tasks must fit on the node
+	}
+	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
+	group := api.NewTaskGroup("g", count).AddTask(task)
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
+	job.AddTaskGroup(group)
+	if _, _, err := a.client.Jobs().Register(job, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// benchWaitLimit limits how long many tasks can take to start or to stop on a slow machine.
+const benchWaitLimit = 5 * time.Minute
+
+// waitStatus waits until all allocations of a job have a status, and returns the time that this
+// took.
+func (a *benchAgent) waitStatus(b testing.TB, id string, count int, status string) time.Duration {
+	b.Helper()
+	began, index := time.Now(), uint64(0)
+	for {
+		summary, meta, err := a.client.Jobs().Summary(id, &api.QueryOptions{WaitIndex: index, WaitTime: time.Minute})
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := summary.Summary["g"]
+		if status == api.AllocClientStatusRunning && g.Running == count || status == api.AllocClientStatusComplete && g.Complete == count {
+			return time.Since(began)
+		}
+		if time.Since(began) > benchWaitLimit {
+			b.Fatalf("after %v: %+v", benchWaitLimit, g)
+		}
+		index = meta.LastIndex
+	}
+}
+
+// stopJob stops a job and returns the time that this took.
+func (a *benchAgent) stopJob(b testing.TB, id string, count int) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if _, _, err := a.client.Jobs().Deregister(id, false, nil); err != nil {
+		b.Fatal(err)
+	}
+	a.waitStatus(b, id, count, api.AllocClientStatusComplete)
+	return time.Since(began)
+}
+
+// measureMemoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after they
+// were idle for the duration quiet.
+func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 {
+	b.Helper()
+	time.Sleep(quiet)
+	kib := 0
+	for _, p := range systemtest.FindNodeProcesses(a.dir) {
+		if !strings.Contains(p.Kind, "/") {
+			kib += pss(b, p.PID)
+		}
+	}
+	return float64(kib) / 1000 * 1.024
+}
+
+func pss(b testing.TB, pid int) int {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?m)^Pss: +([0-9]+) kB`).FindSubmatch(text)
+	kib, err := strconv.Atoi(string(match[1]))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return kib
+}
+
+// idleProgramSource is a program that imports the libraries that every agent needs, and does
+// nothing.
+const idleProgramSource = `package main
+
+import (
+	"time"
+
+	_ "github.com/hashicorp/go-plugin"
+	_ "github.com/hashicorp/hcl/v2/hclsyntax"
+	_ "go.etcd.io/bbolt"
+	_ "google.golang.org/grpc"
+)
+
+func main() { time.Sleep(time.Hour) }
+`
+
+// measureIdleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It
+// is the baseline for the memory of a node, which is an agent and a keeper.
+func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
+	b.Helper()
+	dir := b.TempDir()
+	program := filepath.Join(dir, "empty")
+	if err := os.WriteFile(program+".go", []byte(idleProgramSource), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(program)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	time.Sleep(time.Second)
+	for _, cmd := range all {
+		sum += float64(pss(b, cmd.Process.Pid)) / 1000 * 1.024
+	}
+	for _, cmd := range all {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the process was killed
+	}
+	return sum
+}
+
+// forkPrograms starts count programs, one after the other, and returns the time that this took. end
+// stops them, and returns the time that this took. They are the baselines for starting and stopping
+// tasks.
+func forkPrograms(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
+	b.Helper()
+	began := time.Now()
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	return time.Since(began), func() time.Duration {
+		began := time.Now()
+		for _, cmd := range all {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+		for _, cmd := range all {
+			_ = cmd.Wait() // the process was signalled
+		}
+		return time.Since(began)
+	}
+}
+
+// createAllocDirs creates the directories and files of count allocations with one task, and
+// returns the time that this took.
+func createAllocDirs(b *testing.B, count int) time.Duration {
+	b.Helper()
+	root := b.TempDir()
+	began := time.Now()
+	for i := range count {
+		for _, name := range []string{"alloc/data", "alloc/tmp", "alloc/logs", "t/local", "t/private", "t/secrets", "t/tmp"} {
+			if err := os.MkdirAll(filepath.Join(root, strconv.Itoa(i), name), 0o755); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for _, name := range []string{"t.stdout.0", "t.stderr.0", ".t.stdout.fifo", ".t.stderr.fifo"} {
+			if err := os.WriteFile(filepath.Join(root, strconv.Itoa(i), "alloc/logs", name), nil, 0o600); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return time.Since(began)
+}
+
+// measureNoopCommand returns the start time of the program with a command that does nothing.
+func measureNoopCommand(b *testing.B) float64 {
+	b.Helper()
+	return milliseconds(measureTime(b, benchCommand(b, "version").Run))
+}
+
+// BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
+// data directory and with a used one.
+func BenchmarkAgentReady(b *testing.B) {
+	measureNoopCommand(b) // the first run loads the program into the page cache
+	for b.Loop() {
+		dir, floor := b.TempDir(), measureNoopCommand(b)
+		for _, name := range []string{"ready, fresh", "ready, warm"} {
+			a := startBenchAgent(b, dir)
+			addBenchSample(b, name, milliseconds(a.startDuration), floor)
+			a.end(b, syscall.SIGINT)
+		}
+		without := startBenchAgent(b, b.TempDir())
+		without.end(b, syscall.SIGINT)
+		broken := startBenchAgent(b, b.TempDir(), writeBrokenPlugins(b))
+		addBenchSample(b, "ready, broken plugins", milliseconds(broken.startDuration), milliseconds(without.startDuration))
+		broken.end(b, syscall.SIGINT)
+	}
+	path, err := buildBenchBinary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	addBenchSample(b, "binary", float64(info.Size())/1e6, missingBaselineValue)
+}
+
+// writeBrokenPlugins writes 20 plugins that do not start, and returns the configuration that starts them.
+func writeBrokenPlugins(b *testing.B) string {
+	b.Helper()
+	dir := b.TempDir()
+	var config strings.Builder
+	fmt.Fprintf(&config, "plugin_dir = %q\n", dir)
+	for i := range 20 {
+		script := []string{
+			"exit 3", "echo hello; exec sleep 1000", "exec sleep 1000", "echo '1|2|unix|/nonexistent/socket|grpc|'; exec sleep 1000", "kill -9 $$",
+		}[i%5]
+		name := fmt.Sprint("broken-", i)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		fmt.Fprintf(&config, "plugin %q {}\n", name)
+	}
+	return config.String()
+}
+
+// BenchmarkMemory measures the memory of a node without tasks, and the additional memory per task.
+func BenchmarkMemory(b *testing.B) {
+	for first := true; b.Loop(); first = false {
+		if !first {
+			continue // this measurement takes minutes and varies little, so it is made once
+		}
+		a := startBenchAgent(b, b.TempDir())
+		// The measurement starts after an unused builtin has exited, which it does after a minute.
+		addBenchSample(b, "idle memory", a.measureMemoryMB(b, 65*time.Second), measureIdleProcessesMB(b, 2))
+		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
+		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
+		const settleDelay = 40 * time.Second // after this time the deployment has ended, and the driver has sent another fingerprint
+		one := a.measureMemoryMB(b, settleDelay)
+		for _, count := range []int{100, 500} {
+			id := fmt.Sprint("sleep-", count)
+			a.run(b, "service", id, count, "/bin/sleep", "1000")
+			a.waitStatus(b, id, count, api.AllocClientStatusRunning)
+			addBenchSample(b, fmt.Sprintf("memory per task, %d", count), (a.measureMemoryMB(b, settleDelay)-one)/float64(count), missingBaselineValue)
+			a.stopJob(b, id, count)
+		}
+		a.stopJob(b, "one", 1)
+		a.end(b, syscall.SIGINT)
+	}
+}
+
+// BenchmarkAllocationBursts starts and stops many allocations at once. It measures the time until
+// the API reports the new status of all of them.
+func BenchmarkAllocationBursts(b *testing.B) {
+	for b.Loop() {
+		for _, count := range []int{100, 500} {
+			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
+			a := startBenchAgent(b, b.TempDir())
+			began := time.Now()
+			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
+			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
+			up := time.Since(began)
+			forked, kill := forkPrograms(b, count, "/bin/sleep", "1000")
+			floor, made := milliseconds(kill()), createAllocDirs(b, count)
+			addBenchSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
+			fresh := a.stopJob(b, "sleep", count)
+
+			began = time.Now()
+			a.run(b, "batch", "true", count, "/bin/true")
+			a.waitStatus(b, "true", count, api.AllocClientStatusComplete)
+			done := time.Since(began)
+			forked, wait := forkPrograms(b, count, "/bin/true")
+			addBenchSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
+
+			if count == 100 {
+				addBenchSample(b, "stop, fresh", milliseconds(fresh), floor)
+				a.run(b, "service", "again", count, "/bin/sleep", "1000")
+				a.waitStatus(b, "again", count, api.AllocClientStatusRunning)
+				a.end(b, syscall.SIGKILL)
+				a = startBenchAgent(b, a.dir)
+				addBenchSample(b, "stop, re-adopted", milliseconds(a.stopJob(b, "again", count)), floor)
+			}
+			a.end(b, syscall.SIGINT)
+		}
+	}
+}
+
+// BenchmarkOneTask measures the time that a user waits for one task.
+func BenchmarkOneTask(b *testing.B) {
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		id, file := fmt.Sprint("one-", round), filepath.Join(b.TempDir(), "stamps")
+		began := time.Now()
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+file+"; exec sleep 1000")
+		a.waitStatus(b, id, 1, api.AllocClientStatusRunning)
+		running := time.Now()
+		first := waitTimestamps(b, file, 1)[0]
+		floor := time.Now()
+		out, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		addBenchSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
+		call := func() error { _, err := a.client.Status().Leader(); return err }
+		addBenchSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measureTime(b, call)))
+		a.stopJob(b, id, 1)
+
+		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := waitTimestamps(b, file, 11)
+		var restartDelays, baselines []float64
+		for i := range times[1:] {
+			restartDelays = append(restartDelays, milliseconds(times[i+1].Sub(times[i])))
+			baselines = append(baselines, milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+		}
+		addBenchSample(b, "respawn", median(restartDelays), median(baselines))
+		a.stopJob(b, id, 1)
+	}
+}
+
+// measureUnaryCall returns the duration of a gRPC call to a hook that does nothing, over a unix
+// socket within this process.
+func measureUnaryCall(b *testing.B) float64 {
+	b.Helper()
+	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	hook.RegisterServer(server, nil, programs.NoopHookPlugin{})
+	go func() { _ = server.Serve(l) }() // the server runs until Stop
+	defer server.Stop()
+	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	client := hook.NewClient(conn, make(chan struct{}))
+	var callTimes []float64
+	for range 100 {
+		callTimes = append(callTimes, milliseconds(measureTime(b, func() error {
+			_, err := client.Prestart(b.Context(), hook.TaskPrestartRequest{})
+			return err
+		})))
+	}
+	return median(callTimes)
+}
+
+// BenchmarkHooks measures the time that hooks in processes of their own add to the start of
+// a task.
+func BenchmarkHooks(b *testing.B) {
+	program, err := exec.LookPath("quiet-hook")
+	if err != nil {
+		b.Fatal(err)
+	}
+	plugins, blocks := b.TempDir(), ""
+	for i := range 3 {
+		name := fmt.Sprint("quiet", i)
+		if err := os.WriteFile(filepath.Join(plugins, name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, name), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		blocks += fmt.Sprintf("plugin %q {}\n", name)
+	}
+	idle := filepath.Join(plugins, "idle-hook")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", idle, filepath.Join(systemtest.RepositoryDir(), "sdk/examples/sidelog")).CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	if err := os.Chmod(plugins, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	a := startBenchAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
+	defer a.end(b, syscall.SIGINT)
+	attach := func(hooks int) {
+		a.jobMeta = map[string]string{}
+		for i := range hooks {
+			a.jobMeta[fmt.Sprint("lite_hook_quiet", i)] = ""
+		}
+	}
+	round := 0
+	// A task that exits at once is restarted repeatedly, and each restart calls Prestart.
+	starts := func(hooks int) (delaysByHookCount []float64) {
+		round++
+		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
+		attach(hooks)
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := waitTimestamps(b, file, 41)
+		a.stopJob(b, id, 1)
+		for i := range times[1:] {
+			delaysByHookCount = append(delaysByHookCount, milliseconds(times[i+1].Sub(times[i])))
+		}
+		return delaysByHookCount
+	}
+	starts(3) // this first run starts the hook plugins, and is not measured
+	for b.Loop() {
+		var delaysByHookCount [4][]float64
+		for range 5 {
+			for _, hooks := range []int{0, 1, 3} {
+				delaysByHookCount[hooks] = append(delaysByHookCount[hooks], starts(hooks)...)
+			}
+		}
+		none := median(delaysByHookCount[0])
+		floor := measureUnaryCall(b)
+		addBenchSample(b, "1 hook", median(delaysByHookCount[1])-none, floor)
+		addBenchSample(b, "3 hooks", median(delaysByHookCount[3])-none, 3*floor)
+		const allocCount = 500
+		rates := [2]float64{}
+		for hooks := range rates {
+			round++
+			id := fmt.Sprint("many-", round)
+			attach(hooks)
+			began := time.Now()
+			a.run(b, "batch", id, allocCount, "/bin/true")
+			a.waitStatus(b, id, allocCount, api.AllocClientStatusComplete)
+			rates[hooks] = allocCount / time.Since(began).Seconds()
+		}
+		addBenchSample(b, "500 with a hook", rates[1], rates[0])
+		for _, p := range systemtest.FindNodeProcesses(a.dir) {
+			if p.Kind == "idle-hook" {
+				addBenchSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, missingBaselineValue)
+			}
+		}
+	}
+}
+
+// BenchmarkLogFollower measures the time from the moment when a task writes a line until a client
+// that follows the log has received the line.
+func BenchmarkLogFollower(b *testing.B) {
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
+	a.waitStatus(b, "lines", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("lines", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc, _, err := a.client.Allocations().Info(allocs[0].ID, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cancel := make(chan struct{})
+	frames, errs := a.client.AllocFS().Logs(alloc, true, "t", api.FSLogNameStdout, api.OriginEnd, 0, cancel, nil)
+	follow := func() time.Duration {
+		for {
+			select {
+			case f := <-frames:
+				if len(f.Data) > 0 {
+					return time.Since(parseTimestamp(b, f.Data))
+				}
+			case err := <-errs:
+				b.Fatal(err)
+			}
+		}
+	}
+	follow() // reads the existing output
+	for b.Loop() {
+		line := milliseconds(follow())
+		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the baseline: a line that arrives through a pipe
+		if err != nil {
+			b.Fatal(err)
+		}
+		addBenchSample(b, "line to follower", line, milliseconds(time.Since(parseTimestamp(b, text))))
+	}
+	close(cancel)
+	a.stopJob(b, "lines", 1)
+}
+
+// BenchmarkLogs measures the throughput of a task's output.
+func BenchmarkLogs(b *testing.B) {
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		const logSize, id = 1 << 30, "flood"
+		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
+		name := fmt.Sprint(id, round)
+		a.run(b, "batch", name, 1, argv...)
+		a.waitStatus(b, name, 1, api.AllocClientStatusComplete)
+		allocs, _, err := a.client.Jobs().Allocations(name, false, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		state := allocs[0].TaskStates["t"]
+		file := filepath.Join(b.TempDir(), "flood")
+		floor := measureTime(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
+		addBenchSample(b, "log throughput", logSize/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), logSize/1e9/floor.Seconds())
+		if err := os.Remove(file); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkExec measures the execution of a command in a task by a client of the API: the
+// websocket, the driver, the process, and the answer.
+func BenchmarkExec(b *testing.B) {
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "exec", 1, "/bin/sleep", "1000")
+	a.waitStatus(b, "exec", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("exec", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
+	for b.Loop() {
+		for _, tty := range []bool{false, true} {
+			floor := milliseconds(measureTime(b, exec.Command("/bin/true").Run))
+			took := measureTime(b, func() error {
+				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+				if code != 0 {
+					err = errors.Join(err, fmt.Errorf("exit code %d", code))
+				}
+				return err
+			})
+			addBenchSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+		}
+	}
+	a.stopJob(b, "exec", 1)
+}
+
+// BenchmarkRunToFirstInstruction measures the time from the start of `nomad-lite run` to
+// the first instruction of a task.
+func BenchmarkRunToFirstInstruction(b *testing.B) {
+	const job = `job "bench" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/date"
+        args    = ["+%s%N"]
+      }
+    }
+  }
+}
+`
+	file := filepath.Join(b.TempDir(), "bench.nomad.hcl")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var runTimes []float64
+		for _, cmd := range []*exec.Cmd{benchCommand(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
+			began := time.Now()
+			out, err := cmd.Output()
+			if err != nil {
+				b.Fatal(err)
+			}
+			runTimes = append(runTimes, milliseconds(parseTimestamp(b, out).Sub(began)))
+		}
+		addBenchSample(b, "run", runTimes[0], runTimes[1])
+	}
+}
+
+// BenchmarkRecovery kills an agent with 100 tasks, and measures the time from the start of
+// the next agent until it has recovered all of them.
+func BenchmarkRecovery(b *testing.B) {
+	const taskCount = 100
+	for _, c := range []struct{ figure, victim string }{
+		{"recovery", ""},
+		{"recovery, plugin", "plugin"},
+		{"recovery, collector", "log-collector"},
+		{"recovery, another build", ""},
+	} {
+		b.Run(c.figure, func(b *testing.B) {
+			dir := b.TempDir()
+			data, programs := filepath.Join(dir, "data"), []string{"/proc/self/exe", "/proc/self/exe"}
+			if strings.HasSuffix(c.figure, "build") {
+				programs[1] = systemtest.CopyBinaryAsOtherBuild(b)
+			}
+			m := systemtest.StartKillableAgent(b, programs[0], data)
+			m.RegisterJobs(dir, strings.Replace(fmt.Sprintf(systemtest.ManyTasksJob, taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
+			all := func(v systemtest.TaskReport) bool { return v.Owned == taskCount && v.RunningTaskCount() == taskCount }
+			m.WaitTaskReport("all tasks run", all)
+			for b.Loop() {
+				slices.Reverse(programs)
+				m.Kill()
+				for _, p := range systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[c.victim] {
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				began := time.Now()
+				m = systemtest.StartKillableAgent(b, programs[0], data)
+				m.WaitTaskReport("all tasks are owned", all)
+				addBenchSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
+			}
+			m.End("stop")
+		})
+	}
+}
+
+// BenchmarkEndedAllocations measures the memory that an agent keeps per ended allocation.
+func BenchmarkEndedAllocations(b *testing.B) {
+	dir := b.TempDir()
+	m := systemtest.StartKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	complete := func(id string, allocCount int) (heap int) {
+		m.RegisterJobs(dir, fmt.Sprintf(trueCommandJob, id, allocCount))
+		m.WaitTaskReport("all are complete", func(v systemtest.TaskReport) bool {
+			n := 0
+			for _, alloc := range v.Allocs {
+				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+					n++
+				}
+			}
+			return n == allocCount
+		})
+		time.Sleep(2 * time.Second) // late reports
+		m.Ask("heap", &heap)
+		return heap
+	}
+	round := 0
+	for b.Loop() {
+		round++
+		// The first 1000 allocations make the agent allocate the memory that does not depend on the
+		// number of ended allocations: for the allocations that run at once, and for the stored
+		// events.
+		const allocCount = 1000
+		heapBefore := complete(fmt.Sprint("first-", round), allocCount)
+		heapAfter := complete(fmt.Sprint("then-", round), allocCount)
+		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/allocCount/1000, missingBaselineValue)
+	}
+	m.End("stop")
+}
+
+// BenchmarkStateWrites counts how often the state is written in the life of a task; a write
+// waits for the disk twice.
+func BenchmarkStateWrites(b *testing.B) {
+	dir := b.TempDir()
+	m := systemtest.StartKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	round := 0
+	for b.Loop() {
+		round++
+		for _, count := range []int{1, 100} {
+			id := fmt.Sprintf("syncs-%d-%d", round, count)
+			var beforeReport, afterReport systemtest.TaskReport
+			m.Ask("states", &beforeReport)
+			m.RegisterJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
+			m.WaitTaskReport("all are complete", func(v systemtest.TaskReport) bool {
+				afterReport = v
+				complete := 0
+				for _, alloc := range v.Allocs {
+					if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+						complete++
+					}
+				}
+				return complete == count
+			})
+			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.Commits-beforeReport.Commits)/float64(count), missingBaselineValue)
+		}
+	}
+	m.End("stop")
+}
+
+const trueCommandJob = `
+job %q {
+  type = "batch"
+  group "g" {
+    count = %d
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// measureTime returns the time that do takes.
+func measureTime(b *testing.B, do func() error) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if err := do(); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// waitTimestamps waits until a file has count lines, and returns the timestamps in them.
+func waitTimestamps(b *testing.B, file string, count int) (timestamps []time.Time) {
+	b.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(file)
+		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
+			for _, line := range lines[:count] {
+				timestamps = append(timestamps, parseTimestamp(b, line))
+			}
+			return timestamps
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%s has\n%s", file, text)
+		}
+	}
+}
+
+// parseTimestamp parses the output of date +%s%N.
+func parseTimestamp(b *testing.B, out []byte) time.Time {
+	b.Helper()
+	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
+	if len(digits) == 0 {
+		b.Fatalf("no time in %q", out)
+	}
+	ns, err := strconv.ParseInt(string(digits[len(digits)-1]), 10, 64)
+	if err != nil {
+		b.Fatalf("no time in %q", out)
+	}
+	return time.Unix(0, ns)
+}
+
+func median[T cmp.Ordered](values []T) T {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,2 @@
+// Package bench measures the figures of the budgets, beside the floors of the same run.
+package bench

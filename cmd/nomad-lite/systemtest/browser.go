@@ -1,0 +1,289 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// Browser is a headless Chromium, which ends with the test.
+type Browser struct {
+	t   testing.TB
+	Ctx context.Context
+}
+
+// For returns the browser for a subtest, which fails when an operation of the browser fails.
+func (b *Browser) For(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx} }
+
+// StartBrowser starts Chromium. It skips the test if Chromium is not installed; with NOMAD_LITE_CI set, it fails
+// the test instead.
+func StartBrowser(t testing.TB) *Browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("NOMAD_LITE_CI") != "" {
+			t.Fatalf("install chromium: %v", err)
+		}
+		t.Skipf("needs chromium, to show the pages of the agent: %v", err)
+	}
+	ctx, stop := chromedp.NewExecAllocator(context.Background(),
+		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900))...)
+	t.Cleanup(stop)
+	ctx, closeBrowser := chromedp.NewContext(ctx)
+	t.Cleanup(closeBrowser)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("start chromium: %v", err)
+	}
+	return &Browser{t, ctx}
+}
+
+// WebPage is a tab of a browser with the page of an agent. An error that the page logs, which includes each
+// violation of the Content-Security-Policy, fails the test.
+type WebPage struct {
+	T    testing.TB
+	Ctx  context.Context
+	base string // base is the address of the agent
+
+	mu            sync.Mutex
+	allowedErrors []string
+}
+
+// PageTimeout is how long a test waits for a change of the page.
+const PageTimeout = 30 * time.Second
+
+// OpenTab opens a tab with its own session storage and shows a page of the agent. path starts with "/ui/". For
+// allowedErrors see AllowError.
+func (b *Browser) OpenTab(address, path string, allowedErrors ...string) *WebPage {
+	b.t.Helper()
+	ctx, closeTab := chromedp.NewContext(b.Ctx)
+	b.t.Cleanup(closeTab)
+	p := &WebPage{T: b.t, Ctx: ctx, base: address, allowedErrors: allowedErrors}
+	if err := chromedp.Listen(ctx, p.onEvent); err != nil {
+		b.t.Fatalf("open a tab: %v", err)
+	}
+	// Only one tab of a browser has the focus, and the page does not follow changes in hidden tabs.
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+		b.t.Fatal(err)
+	}
+	p.Open(path)
+	return p
+}
+
+func (p *WebPage) onEvent(event any) {
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		p.reportError(e.ExceptionDetails.Text + " " + fmt.Sprint(e.ExceptionDetails.Exception))
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError {
+			p.reportError(e.Entry.Text + " " + e.Entry.URL)
+		}
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError {
+			p.reportError(fmt.Sprint("console.error ", e.Args))
+		}
+	}
+}
+
+func (p *WebPage) reportError(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, allowed := range p.allowedErrors {
+		if strings.Contains(text, allowed) {
+			return
+		}
+	}
+	p.T.Errorf("the page has an error: %s", text)
+}
+
+// AllowError permits errors of the page that contain a text: the browser logs each reply with an error status.
+func (p *WebPage) AllowError(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allowedErrors = append(p.allowedErrors, text)
+}
+
+// Do executes steps, and fails the test with the description what if one fails.
+func (p *WebPage) Do(what string, steps ...chromedp.Action[chromedp.Void]) {
+	p.T.Helper()
+	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		p.T.Fatalf("%s: %v\n%s", what, err, p.Text())
+	}
+}
+
+// Open shows a page of the agent.
+func (p *WebPage) Open(path string) {
+	p.T.Helper()
+	p.Do("open "+path, chromedp.Navigate(p.base+path))
+}
+
+// Eval evaluates a JavaScript expression, a promise included, and returns its value.
+func Eval[T any](p *WebPage, expression string) T {
+	p.T.Helper()
+	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		p.T.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// WaitFor waits until a JavaScript expression is true.
+func (p *WebPage) WaitFor(expression string) {
+	p.T.Helper()
+	for deadline := time.Now().Add(PageTimeout); !Eval[bool](p, "Boolean("+expression+")"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			p.T.Fatalf("%s is not true on the page:\n%s", expression, p.Text())
+		}
+	}
+}
+
+// WaitText waits until the text of an element that a CSS selector matches contains a text.
+func (p *WebPage) WaitText(selector, text string) {
+	p.T.Helper()
+	p.WaitFor(fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.textContent.includes(%q))", selector, text))
+}
+
+// Click clicks the first button or link whose text or label contains a text, as a mouse does: the element must be visible and
+// not be covered. While a dialog is open, only the elements of the dialog can be clicked.
+func (p *WebPage) Click(text string) {
+	p.T.Helper()
+	// The expression is evaluated again while the page redraws the element.
+	found := fmt.Sprintf(`(() => {
+		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
+		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
+		return shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
+	})()`, text)
+	p.WaitFor(found)
+	p.Do("click "+text, chromedp.Click(chromedp.JSPath(found)))
+}
+
+// Enter replaces the text of an input that a CSS selector matches, with events of the keyboard.
+func (p *WebPage) Enter(selector, text string) {
+	p.T.Helper()
+	p.WaitFor(fmt.Sprintf("document.querySelector(%q)", selector))
+	Eval[chromedp.Void](p, fmt.Sprintf("(() => { const e = document.querySelector(%q); e.focus(); e.select?.() })()", selector))
+	p.Press(text)
+}
+
+// Choose selects the option with a value in a list that a CSS selector matches.
+func (p *WebPage) Choose(selector, value string) {
+	p.T.Helper()
+	Eval[chromedp.Void](p, fmt.Sprintf(`{ const e = document.querySelector(%q); e.value = %q; e.dispatchEvent(new Event("change")) }`, selector, value))
+}
+
+// Press sends keys to the element that has the focus; kb has the names of special keys.
+func (p *WebPage) Press(keys string) {
+	p.T.Helper()
+	p.Do("press "+keys, chromedp.KeyEvent(keys))
+}
+
+// SetHidden makes the page believe that its tab is hidden, or shown.
+func (p *WebPage) SetHidden(hidden bool) {
+	p.T.Helper()
+	Eval[chromedp.Void](p, fmt.Sprintf(`{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`, hidden))
+}
+
+// SetSize makes the window of the tab as large as a screen, in pixels.
+func (p *WebPage) SetSize(width, height int64) {
+	p.T.Helper()
+	_, err := chromedp.Call(p.Ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
+	if err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// SetDark makes the browser prefer the dark scheme of colours.
+func (p *WebPage) SetDark() {
+	p.T.Helper()
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}
+	if _, err := chromedp.Call(p.Ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// DisableCache makes the tab load all files of each page that it opens.
+func (p *WebPage) DisableCache() {
+	p.T.Helper()
+	if _, err := chromedp.Call(p.Ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// Text returns the text of the page.
+func (p *WebPage) Text() string {
+	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string]("document.body.innerText"))
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// Screenshot writes a picture of the page to the directory of NOMAD_LITE_SCREENSHOTS, if that is set: for a
+// comparison by eye, and for the documents.
+func (p *WebPage) Screenshot(name string) {
+	p.T.Helper()
+	dir := os.Getenv("NOMAD_LITE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	picture, err := chromedp.Call(p.Ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{})
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/"+name+".png", picture.Data, 0o600); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// RecordJobTime disables the cache of the tab. Each page that the tab loads then stores in window.jobShownAt after how
+// many milliseconds a job was in its table.
+func (p *WebPage) RecordJobTime(job string) {
+	p.T.Helper()
+	script := fmt.Sprintf(`new MutationObserver((_, observer) => {
+		if (![...document.querySelectorAll("td")].some((e) => e.textContent.includes(%q))) return;
+		window.jobShownAt = performance.now();
+		observer.disconnect();
+	}).observe(document, { childList: true, subtree: true, characterData: true })`, job)
+	p.DisableCache()
+	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script}); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// Leave shows an empty page, which sends no requests.
+func (p *WebPage) Leave() {
+	p.T.Helper()
+	p.Do("leave the page", chromedp.Navigate("about:blank"))
+}
+
+// PhoneWidth and PhoneHeight are the size of the screen of a phone, in pixels.
+const PhoneWidth, PhoneHeight = 360, 740
+
+// CheckNarrow checks that the page needs no horizontal scrolling on a phone.
+func (p *WebPage) CheckNarrow(screenshot string) {
+	p.T.Helper()
+	p.SetSize(PhoneWidth, PhoneHeight)
+	p.WaitFor(fmt.Sprintf("innerWidth === %d", PhoneWidth))
+	if Eval[bool](p, `document.documentElement.scrollWidth > innerWidth`) {
+		p.T.Errorf("%s: the page is wider than the screen", screenshot)
+	}
+	p.Screenshot(screenshot)
+	p.SetSize(1280, 900)
+}

@@ -1,0 +1,560 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// agentStartFixture is a node whose tasks must not be affected when its agents exit.
+type agentStartFixture struct {
+	*testing.T
+	agentEnvironment
+	dir, dataDir, pluginDir, configFile string
+
+	startCount           int
+	log                  string                     // log file of the agent that was started last
+	processesBeforeStart map[string][]process.ID    // all processes of the node except the agent, by kind
+	allocs               map[string]*api.Allocation // allocations as reported by the first agent, by id
+}
+
+const agentStartTestConfig = `
+client {
+  gc_disk_usage_threshold  = 100
+  gc_inode_usage_threshold = 100
+  cpu_total_compute        = 100000
+  memory_total_mb          = 1000000
+}
+ports {
+  http = 0
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+plugin "shell-driver" {}
+`
+
+const agentStartTestJobHCL = `
+job "steady" {
+%s}
+`
+
+const agentStartTestGroupHCL = `
+  group %[1]q {
+    count = %[2]d
+    ephemeral_disk {
+      size = 10
+    }
+    task "life" {
+      driver = %[1]q
+      logs {
+        max_files     = 1
+        max_file_size = 1
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["100000"]
+      }
+      resources {
+        cpu    = 1
+        memory = 10
+      }
+    }
+  }
+`
+
+// newAgentStartFixture starts tasks of a builtin driver and of an external one, and stops their
+// agent.
+func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentStartFixture {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start agents of several users")
+	}
+	dir, err := os.MkdirTemp("", "steady")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &agentStartFixture{
+		T: t, agentEnvironment: s, dir: dir, dataDir: filepath.Join(dir, "data"),
+		pluginDir: filepath.Join(dir, "plugins"), configFile: filepath.Join(dir, "agent.hcl"),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last agent said:\n%s", n.readLog())
+			for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+				_ = p.Signal(syscall.SIGKILL)
+			}
+		}
+		systemtest.AssertNodeExited(t, n.dataDir)
+		if err := s.remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	err = errors.Join(
+		os.Mkdir(n.dataDir, 0o711), os.Mkdir(n.pluginDir, 0o755), s.chown(dir),
+		os.WriteFile(n.configFile, []byte(agentStartTestConfig), 0o644), linkProgram("shell-driver", n.shellDriverPath()),
+		tmpfsDisk(n.dataDir).mount(s),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	job, err := client.Jobs().ParseHCL(fmt.Sprintf(agentStartTestJobHCL, fmt.Sprintf(agentStartTestGroupHCL, "raw_exec", count)+fmt.Sprintf(agentStartTestGroupHCL, "shell", count)), true)
+	if err == nil {
+		_, _, err = client.Jobs().Register(job, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.allocs = n.waitTasksRunning(client, 2*count)
+	n.processesBeforeStart = n.processesByKind()
+	n.end(agent, syscall.SIGKILL)
+	n.assertSameProcesses("the first agent was killed")
+	return n
+}
+
+func (n *agentStartFixture) shellDriverPath() string {
+	return filepath.Join(n.pluginDir, "shell-driver")
+}
+
+func (n *agentStartFixture) readLog() string {
+	text, _ := os.ReadFile(n.log)
+	return string(text)
+}
+
+// startAgent starts an agent.
+func (n *agentStartFixture) startAgent(more ...string) *exec.Cmd {
+	n.Helper()
+	n.startCount++
+	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.startCount))
+	log, err := os.Create(n.log)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer log.Close()
+	cmd := n.newCommand("nomad-lite", append([]string{"agent", "-config", n.configFile, "-data-dir", n.dataDir, "-plugin-dir", n.pluginDir}, more...)...)
+	cmd.Dir, cmd.Stderr = n.dir, log
+	if err := cmd.Start(); err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() {
+		if cmd.ProcessState == nil { // the test has failed
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+// waitReady waits until an agent is ready, and returns a client of it.
+func (n *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
+	n.Helper()
+	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(n.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
+		if p, err := process.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
+			n.Fatalf("the agent does not become ready: %v", err)
+		}
+	}
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(n.dataDir, agentsocket.FileName)})
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(client.Close)
+	return client
+}
+
+// end sends a signal to an agent and waits until the agent exits.
+func (n *agentStartFixture) end(agent *exec.Cmd, signal syscall.Signal) {
+	n.Helper()
+	_ = agent.Process.Signal(signal) // the agent can have exited
+	n.waitExit(agent)
+}
+
+// waitExit waits until an agent exits, and returns its error.
+func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
+	n.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(systemtest.WaitTimeout):
+		_ = agent.Process.Signal(syscall.SIGQUIT)
+		<-ended
+		n.Fatal("the agent does not end")
+		return nil
+	}
+}
+
+// processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
+// by kind. It leaves out the agent, the parser of job files and the plugins that run on demand.
+func (n *agentStartFixture) processesByKind() map[string][]process.ID {
+	all := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))
+	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool {
+		return kind == "agent" || kind == agent.JobParserCommand || kind == systemtest.OnDemandPluginKind
+	})
+	return all
+}
+
+// assertSameProcesses asserts that tasks, plugins, log collector and keeper are still the same
+// processes.
+func (n *agentStartFixture) assertSameProcesses(after string) {
+	n.Helper()
+	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBeforeStart, slices.Equal) {
+		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBeforeStart)
+	}
+}
+
+// assertSameTasks asserts that the tasks still have the same processes.
+func (n *agentStartFixture) assertSameTasks(after string) {
+	n.Helper()
+	tasks := func(all map[string][]process.ID) map[string][]process.ID {
+		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskProcessKind(kind) })
+		return all
+	}
+	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBeforeStart)); !maps.EqualFunc(now, before, slices.Equal) {
+		n.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
+	}
+}
+
+// waitTasksRunning waits until the agent reports count running tasks.
+func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
+	n.Helper()
+	var lastStatus any
+	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		stubs, _, err := client.Jobs().Allocations("steady", false, nil)
+		lastStatus = err
+		allocs := map[string]*api.Allocation{}
+		for _, stub := range stubs {
+			alloc, _, err := client.Allocations().Info(stub.ID, nil)
+			if err != nil {
+				n.Fatal(err)
+			}
+			lastStatus = stub.TaskStates
+			if allTasksRunning(alloc) {
+				allocs[alloc.ID] = alloc
+			}
+		}
+		if len(stubs) == count && len(allocs) == count {
+			return allocs
+		}
+	}
+	n.Fatalf("tasks do not run: %+v", lastStatus)
+	return nil
+}
+
+// recoverTasksAndStop starts an agent, which must recover all tasks. Their only new events can be of the
+// expected types. Then it stops the tasks, and asserts that the node leaves nothing behind.
+func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
+	n.Helper()
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	for id, alloc := range n.waitTasksRunning(client, len(n.allocs)) {
+		before := n.allocs[id]
+		if before == nil {
+			n.Fatalf("allocation %s is new", id)
+		}
+		// An exec session succeeds only when the task runner has recovered its task.
+		runs := func() (code int, err error) {
+			ctx, cancel := context.WithTimeout(n.Context(), systemtest.WaitTimeout)
+			defer cancel()
+			return client.Allocations().Exec(ctx, alloc, "life", false, []string{"/bin/true"}, strings.NewReader(""), nopWriter{}, nopWriter{}, nil, nil)
+		}
+		code, err := runs()
+		for deadline := time.Now().Add(systemtest.WaitTimeout); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			code, err = runs() // exec can fail at first: the restored state shows the task as running before it is recovered
+		}
+		if code != 0 || err != nil {
+			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
+		}
+		lifecycle := func(a *api.Allocation) []string {
+			return systemtest.EventTypes(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
+				return isUnenforcedLimitEvent(e) || slices.Contains(expected, e.Type)
+			}))
+		}
+		events, was := lifecycle(alloc), lifecycle(before)
+		if len(alloc.TaskStates["life"].Events) == 10 {
+			was = was[max(0, len(was)-len(events)):]
+		}
+		if !slices.Equal(events, was) || alloc.TaskStates["life"].Restarts != 0 {
+			n.Errorf("allocation %s: events %v, were %v", id, events, was)
+		}
+	}
+	n.assertSameTasks("the last agent has recovered them")
+	if _, _, err := client.Jobs().Deregister("steady", true, nil); err != nil {
+		n.Fatal(err)
+	}
+	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processesByKind())), func(kind string) bool { return !isTaskProcessKind(kind) })
+		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
+		if err == nil && len(left)+len(dirs) == 0 {
+			break
+		}
+	}
+	n.end(agent, syscall.SIGTERM)
+}
+
+type nopWriter struct{}
+
+func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
+
+// TestStoppedStartLeavesTasks sends each of three signals to agents at various times of their
+// start, while tasks of a builtin driver and of an external one run. No process of the node
+// except the agent may exit, and the last agent must recover all tasks. With -faults, the
+// test uses more times.
+//
+//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest/faults -faults
+func TestStoppedStartLeavesTasks(t *testing.T) {
+	for i, s := range allAgentEnvironments {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			n := newAgentStartFixture(t, s, 3)
+			began := time.Now()
+			agent := n.startAgent()
+			n.waitTasksRunning(n.waitReady(agent), len(n.allocs))
+			start := time.Since(began)
+			n.end(agent, syscall.SIGTERM)
+			n.assertSameProcesses("an agent has ended")
+
+			points := 8
+			if *runAllFaults {
+				points = 170
+			}
+			signals := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
+			maxDelay := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
+			if !*runAllFaults {
+				maxDelay = start * 5 / 4
+			}
+			for point := range points {
+				for j, signal := range signals {
+					if !*runAllFaults && (point+i+j)%2 == 0 {
+						continue
+					}
+					delay := maxDelay * time.Duration(point) / time.Duration(points)
+					agent := n.startAgent()
+					time.Sleep(delay)
+					n.end(agent, signal)
+					n.assertSameProcesses(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
+				}
+			}
+			n.recoverTasksAndStop()
+		})
+	}
+}
+
+// TestTasksSurviveFailedAgentStart starts agents that cannot start, each because of another fault. The
+// tasks, and the processes that the tasks need, must not be affected.
+func TestTasksSurviveFailedAgentStart(t *testing.T) {
+	t.Parallel()
+	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
+	sockets := filepath.Dir(n.keeperSocket())
+	occupied, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer occupied.Close()
+	takenPortConfig := filepath.Join(n.dir, "taken.hcl")
+	broken := filepath.Join(n.dir, "broken.hcl")
+	port := occupied.Addr().(*net.TCPAddr).Port
+	err = errors.Join(
+		os.WriteFile(takenPortConfig, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
+		os.WriteFile(broken, []byte("tls {\n  http      = true\n  cert_file = \"missing.pem\"\n  key_file  = \"missing.pem\"\n}\n"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, fault := range []struct {
+		name string
+		args []string
+		make func() (undo func() error, err error)
+		says string
+		runs bool // the agent starts in spite of the fault
+	}{
+		{name: "the token is empty", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
+		{name: "the token cannot be read", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
+		{name: "the port is in use", args: []string{"-config", takenPortConfig}, says: "address already in use"},
+		{name: "the place of the API's socket is taken", make: newReplacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
+		{name: "a certificate is missing", args: []string{"-config", broken}, says: "missing.pem"},
+		{name: "the state is locked", make: func() (func() error, error) {
+			file, err := os.Open(filepath.Join(n.dataDir, store.FileName))
+			if err != nil {
+				return nil, err
+			}
+			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		}, says: "is in use by process"},
+		{name: "the state is a directory", make: newReplacePathFault(filepath.Join(n.dataDir, store.FileName), makeNonEmptyDir), says: "open state"},
+		{name: "the data directory is locked", make: func() (func() error, error) {
+			file, err := os.Open(filepath.Join(n.dataDir, "lock"))
+			if err != nil {
+				return nil, err
+			}
+			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		}, says: "in use by another nomad-lite"},
+		{name: "others can write to the data directory", make: newChmodFault(n.dataDir, 0o777), says: "everybody may write"},
+		{name: "the place of the directory for sockets is taken", make: newReplacePathFault(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
+		{name: "others can write to the directory for sockets", make: newChmodFault(sockets, 0o722), says: "sockets"},
+		{name: "the keeper's lock cannot be opened", make: newReplacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
+		{name: "the place of the hooks' socket is taken", make: newReplacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
+		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "no space left on the file system of " + n.dataDir, runs: true},
+		{name: "the log collector cannot be started", make: newReplacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
+	} {
+		undo := func() error { return nil }
+		if fault.make != nil {
+			var err error
+			if undo, err = fault.make(); err != nil {
+				t.Fatalf("%s: %v", fault.name, err)
+			}
+		}
+		agent := n.startAgent(fault.args...)
+		if runs := !n.failsToStart(agent); runs != fault.runs {
+			t.Errorf("%s: the agent starts: %v", fault.name, runs)
+		} else if runs {
+			n.waitLogText(fault.says)
+			n.end(agent, syscall.SIGTERM)
+		}
+		if said := n.readLog(); !strings.Contains(said, fault.says) {
+			t.Errorf("%s: the agent does not say that: %s", fault.name, said)
+		}
+		if err := undo(); err != nil {
+			t.Fatalf("%s: %v", fault.name, err)
+		}
+		n.assertSameProcesses("a start while " + fault.name)
+	}
+
+	n.recoverTasksAndStop()
+}
+
+// TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
+// another step: before the state is restored, while plugins are reattached and tasks are
+// recovered, or afterwards. Some agents start with a low limit of descriptors, and the limit of
+// others is lowered while they start. With -faults, the test uses more limits and times.
+//
+//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest/faults -faults
+func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
+	t.Parallel()
+	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
+	start := func(limit int, delay time.Duration) {
+		agent := n.startAgent()
+		time.Sleep(delay)
+		// An error means that the agent has already exited.
+		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
+		if !n.failsToStart(agent) {
+			time.Sleep(200 * time.Millisecond) // an agent that has started also needs descriptors for its next steps
+			n.end(agent, syscall.SIGTERM)
+		}
+		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
+	}
+	limits, delayStep := 7, 50*time.Millisecond
+	if *runAllFaults {
+		limits, delayStep = 1, 8*time.Millisecond
+	}
+	for limit := 4; limit <= 64; limit += limits {
+		start(limit, 0)
+	}
+	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += delayStep {
+		start(4, delay)
+	}
+	// An agent without descriptors cannot reach a driver or repeat a call of a hook. It reports
+	// that in events of these types, which can displace earlier events.
+	n.recoverTasksAndStop(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
+}
+
+// waitLogText waits until the last agent has logged the text. The caller must check whether it has.
+func (n *agentStartFixture) waitLogText(text string) {
+	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(n.readLog(), text) && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// failsToStart waits until an agent has exited or is ready, and reports whether it has
+// exited.
+func (n *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
+	n.Helper()
+	p, err := process.LookupID(agent.Process.Pid)
+	for deadline := time.Now().Add(systemtest.WaitTimeout); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if strings.Contains(n.readLog(), "agent is ready") {
+			return false
+		}
+	}
+	_ = n.waitExit(agent)
+	return true
+}
+
+// keeperSocket returns the socket on which the plugins of the node reach the keeper.
+func (n *agentStartFixture) keeperSocket() string {
+	n.Helper()
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBeforeStart["plugin"][0].PID))
+	if err != nil {
+		n.Fatal(err)
+	}
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if path, ok := strings.CutPrefix(v, keeper.EnvSocket+"="); ok {
+			return path
+		}
+	}
+	n.Fatal("the plugin does not know where the keeper is")
+	return ""
+}
+
+// newReplacePathFault returns a fault that replaces the file at a path, if there is one, by another
+// file or directory.
+func newReplacePathFault(path string, by func(string) error) func() (func() error, error) {
+	return func() (undo func() error, err error) {
+		aside := path + ".aside"
+		err = os.Rename(path, aside)
+		there := err == nil
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		if err == nil {
+			err = by(path)
+		}
+		return func() error {
+			err := os.RemoveAll(path)
+			if there {
+				err = errors.Join(err, os.Rename(aside, path))
+			}
+			return err
+		}, err
+	}
+}
+
+// makeNonEmptyDir makes a directory that is not empty.
+func makeNonEmptyDir(path string) error {
+	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
+}
+
+// newChmodFault returns a fault that changes the mode of a path.
+func newChmodFault(path string, mode os.FileMode) func() (func() error, error) {
+	return func() (func() error, error) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return os.Chmod(path, info.Mode()) }, os.Chmod(path, mode)
+	}
+}

@@ -1,0 +1,260 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// stateDamage is a way to damage a state file while no agent is running.
+type stateDamage struct {
+	name string
+	do   func(path string) error
+}
+
+// allStateDamages returns the damages for a state file of the usual size.
+func allStateDamages() []stateDamage {
+	const stateBlockSize, usualStateSize = 4096, 32 * 4096
+	all := []stateDamage{
+		{"empty", func(path string) error { return os.Truncate(path, 0) }},
+		{"missing", os.Remove},
+		{"text", func(path string) error {
+			return os.WriteFile(path, []byte(strings.Repeat("this is not a state file\n", 1000)), 0o600)
+		}},
+	}
+	step, flips := 10*stateBlockSize, 3
+	if *runAllFaults {
+		step, flips = stateBlockSize, 40
+	}
+	for at := stateBlockSize; at <= usualStateSize/2; at += step {
+		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
+	}
+	for seed := range flips {
+		all = append(all, stateDamage{fmt.Sprintf("bits flipped, seed %d", seed), func(path string) error { return flipBits(path, uint64(seed)) }})
+	}
+	return all
+}
+
+// flipBits inverts some bits of a file.
+func flipBits(path string, seed uint64) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 1 + random.IntN(16) {
+		b[random.IntN(len(b))] ^= 1 << random.IntN(8)
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// TestDamagedState damages the state of a killed agent whose tasks continue. The next agent
+// continues with the readable rest: it reports the damage, the job runs when it is
+// registered again, and no task runs twice.
+func TestDamagedState(t *testing.T) {
+	for _, d := range allStateDamages() {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			n := newRunningNode(t)
+			before := n.taskProcesses()
+			n.agent.Kill()
+			if err := d.do(n.stateFile()); err != nil {
+				t.Fatal(err)
+			}
+			n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
+			n.startAgent()
+			n.registerJob(n.jobSpec("1s", "one"))
+			n.waitAllocReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
+			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
+			if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
+				t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
+			}
+			n.end()
+		})
+	}
+}
+
+func TestLockedState(t *testing.T) {
+	t.Parallel()
+	n := newRunningNode(t)
+	before := n.taskProcesses()
+	n.agent.Kill()
+	file, err := os.Open(n.stateFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	n.startAgent()
+	if err := n.agent.Cmd.Wait(); err == nil {
+		t.Error("an agent runs on a state that another process has locked")
+	}
+	if want := fmt.Sprintf("state file %s is in use by process %d", n.stateFile(), os.Getpid()); !strings.Contains(n.readLog(), want) {
+		t.Errorf("the agent does not say that the %s", want)
+	}
+	file.Close()
+	n.startAgent()
+	n.waitAllocReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
+		t.Errorf("tasks are %v, were %v", now, before)
+	}
+	n.end()
+}
+
+func TestStateDeletedWhileOpen(t *testing.T) {
+	t.Parallel()
+	n := newRunningNode(t)
+	before := n.taskProcesses()
+	if err := os.Remove(n.stateFile()); err != nil {
+		t.Fatal(err)
+	}
+	n.registerJob(n.jobSpec("2s", "one"))
+	n.waitAllocReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	n.agent.Kill()
+	n.startAgent()
+	n.waitAllocReport("the update is not lost", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
+		t.Errorf("tasks are %v, were %v", now, before)
+	}
+	n.end()
+}
+
+// TestFullDisk fills the disk of a node. New jobs are rejected, running tasks continue, an
+// agent can be started, and pending state writes are made when there is room again.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	n := newNodeAsRoot(t)
+	if err := os.Mkdir(n.dataDir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", n.dataDir, "tmpfs", 0, "size=16m,mode=0711"); err != nil {
+		t.Fatal(err)
+	}
+	n.startLifecycleJob()
+	before := n.taskProcesses()
+
+	ballast := filepath.Join(n.dataDir, "ballast")
+	fillDisk(t, ballast)
+	if err := os.WriteFile(filepath.Join(n.dir, "two.nomad.hcl"), []byte(n.jobSpec("2s", "one")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var registerResult string
+	n.do("register "+filepath.Join(n.dir, "two.nomad.hcl"), &registerResult)
+	if !strings.Contains(registerResult, "no space left on device") {
+		t.Errorf("a job is registered on a full disk: %s", registerResult)
+	}
+	n.agent.Kill()
+	n.startAgent()
+	n.waitAllocReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
+		t.Errorf("tasks are %v, were %v", now, before)
+	}
+	for _, p := range before {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.waitAllocReport("its end is seen", func(programs.AllocReport) bool { return !slices.Equal(n.taskProcesses(), before) })
+
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	n.registerJob(n.jobSpec("2s", "one"))
+	n.waitAllocReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
+	n.end()
+}
+
+// fillDisk creates a file that fills the disk.
+func fillDisk(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for size := 1 << 20; size > 0; {
+		if _, err = file.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+}
+
+func newNodeAsRoot(t *testing.T) *faultNode {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	return newFaultNode(t, fault{step: -1})
+}
+
+// newRunningNode returns a node on which the lifecycle job runs.
+func newRunningNode(t *testing.T) *faultNode {
+	t.Helper()
+	n := newNodeAsRoot(t)
+	n.startLifecycleJob()
+	return n
+}
+
+func (n *faultNode) startLifecycleJob() {
+	n.Helper()
+	n.startAgent()
+	n.registerJob(n.jobSpec("1s", "one"))
+	n.waitAllocReport("it runs", n.jobIsRunning(func(*api.Allocation) bool { return true }))
+}
+
+func (n *faultNode) stateFile() string { return filepath.Join(n.dataDir, store.FileName) }
+
+// end purges the lifecycle job and stops the agent.
+func (n *faultNode) end() {
+	n.Helper()
+	n.do("purge life", new(string))
+	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return n.isOnlyRunningAlloc("") })
+	n.agent.End("stop")
+}
+
+// taskProcesses returns the processes of the lifecycle job's tasks.
+func (n *faultNode) taskProcesses() (all []process.ID) {
+	for kind, processes := range n.processesByKind() {
+		if isTaskProcessKind(kind) {
+			all = append(all, processes...)
+		}
+	}
+	return all
+}
+
+// isOnlyRunningAlloc reports whether no other allocation of the lifecycle job has a process. It
+// fails the test if two allocations have run at the same time.
+func (n *faultNode) isOnlyRunningAlloc(id string) bool {
+	n.Helper()
+	text, err := os.ReadFile(n.runHistoryFile)
+	if err != nil {
+		n.Fatal(err)
+	}
+	if strings.Contains(string(text), "double") {
+		n.Fatalf("I1: two have run at once:\n%s", text)
+	}
+	for kind := range n.processesByKind() {
+		if isTaskProcessKind(kind) && !strings.HasPrefix(kind, id+"/") {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,169 @@
+package systemtest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+)
+
+// These are the number and the size of the incomplete requests that a client without a token sends.
+const (
+	halfSentRequestCount = 1000
+	HalfSentBodySize     = 128 << 10 // number of bytes that are sent of a body, or of a message, of 1 MiB
+)
+
+// PartialTLSHandshake is the kind of incomplete request that only an agent with TLS receives.
+const PartialTLSHandshake = "half of a TLS handshake"
+
+// StartSlowlorisAttack sends incomplete requests from a process whose user has no rights. end kills the
+// process.
+func StartSlowlorisAttack(t testing.TB, kind, address string, sources int) (end func()) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfSentRequestCount))
+	cmd.Args[0] = "half-sender"
+	cmd.Dir = "/"
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+	}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(end)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "sent\n" {
+		t.Fatalf("the attack has not begun: %q, %v", line, err)
+	}
+	return end
+}
+
+// TokenProtectedAgent is an agent that requires its token.
+type TokenProtectedAgent struct {
+	PID     int
+	Socket  string
+	Address string
+	UsesTLS bool
+}
+
+// StartTokenProtectedAgent starts an agent that requires a token, which no client of the test has.
+func StartTokenProtectedAgent(t *testing.T, secure bool) *TokenProtectedAgent {
+	t.Helper()
+	dir := t.TempDir()
+	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
+	if secure {
+		certificates := exec.Command("mint", "ca", "server")
+		certificates.Dir = dir
+		if out, err := certificates.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text += fmt.Sprintf("tls {\n http = true\n cert_file = %q\n key_file = %q\n}\n", dir+"/server.pem", dir+"/server.key")
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "data")
+	cmd := exec.Command("nomad-lite", "agent", "-config", config, "-data-dir", data)
+	t.Cleanup(func() { // after the agent has exited
+		for _, p := range FindNodeProcesses(data) {
+			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
+		}
+		AssertNodeExited(t, data)
+	})
+	address := StartAgentCommand(t, cmd, regexp.MustCompile(`agent is ready: https?://([^,]+)`))
+	return &TokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), address, secure}
+}
+
+// StartAgentCommand starts an agent, and waits until its log has a match of ready. It returns the first group of the
+// match.
+func StartAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
+		if err := cmd.Wait(); err != nil {
+			t.Error("the agent: ", err)
+		}
+	})
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		text, _ := os.ReadFile(log.Name()) // an error means that nothing was logged
+		if found := ready.FindSubmatch(text); found != nil {
+			return string(found[1])
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the agent is not ready:\n%s", text)
+		}
+	}
+}
+
+// RequestHealth requests the health of the agent over a new connection, and returns the time that
+// this took. from is an address of this machine; if from is nil, the request goes over the
+// unix socket.
+func RequestHealth(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
+	began := time.Now()
+	transport := insecureTransport()
+	defer transport.CloseIdleConnections()
+	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if from == nil {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext(ctx, "tcp", address)
+	}
+	scheme := "http"
+	if secure && from != nil {
+		scheme = "https"
+	}
+	r, err := http.NewRequestWithContext(ctx, "GET", scheme+"://"+address+"/v1/agent/health", nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("status %d", answer.StatusCode)
+	}
+	return time.Since(began), nil
+}
+
+func insecureTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	if err := api.ConfigureTLS(&http.Client{Transport: t}, &api.TLSConfig{Insecure: true}); err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// SecondLoopbackIP is an address of this machine from which clients are not limited together with those of 127.0.0.1.
+var SecondLoopbackIP = net.IPv4(127, 0, 0, 2)

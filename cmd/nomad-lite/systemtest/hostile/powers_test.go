@@ -1,0 +1,208 @@
+package hostile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"golang.org/x/sys/unix"
+)
+
+// processLimits are the restrictions that a row of the table in SECURITY.md lists for a process.
+type processLimits struct {
+	capabilities     uint64
+	all              bool // the process has all capabilities of root
+	syscallsFiltered bool // system calls are filtered
+}
+
+// capabilityBits are the capabilities in the table of SECURITY.md, with their bits.
+var capabilityBits = map[string]uint64{
+	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
+	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
+	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
+}
+
+// readProcessLimits reads the table of SECURITY.md. The keys are the command lines of the
+// processes.
+func readProcessLimits(t *testing.T) map[string]processLimits {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]processLimits{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|[^|]*\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
+		p := processLimits{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), syscallsFiltered: strings.TrimSpace(row[3]) != "none"}
+		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[2], -1) {
+			bit, known := capabilityBits[name]
+			if !known && !p.all {
+				t.Fatalf("SECURITY.md: %s: unknown capability %s", row[1], name)
+			}
+			p.capabilities |= bit
+		}
+		rows[row[1]] = p
+	}
+	return rows
+}
+
+// check compares each thread of a process with a row of the table in SECURITY.md. The capabilities
+// "all" mean those of the test process.
+func (p processLimits) check(pid int, bounded bool) error {
+	all, err := readCapabilityBoundingSet("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		return fmt.Errorf("no threads: %w", err)
+	}
+	for _, path := range threads {
+		status, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return err
+		}
+		want := []string{"CapAmb:\t0000000000000000"}
+		if p.syscallsFiltered {
+			want = append(want, "NoNewPrivs:\t1", "Seccomp:\t2")
+		}
+		if !p.all {
+			set := fmt.Sprintf("%016x", p.capabilities&all)
+			want = append(want, "CapInh:\t0000000000000000")
+			// A thread can have fewer capabilities than the row lists, such as the threads that
+			// render templates.
+			for _, name := range []string{"CapPrm", "CapEff"} {
+				var has uint64
+				if _, rest, ok := bytes.Cut(status, []byte("\n"+name+":\t")); ok {
+					if _, err := fmt.Sscanf(string(rest[:16]), "%x", &has); err != nil {
+						return err
+					}
+				}
+				if has&^p.capabilities != 0 {
+					want = append(want, name+":\t"+set)
+				}
+			}
+			if bounded {
+				want = append(want, "CapBnd:\t"+set)
+			}
+		}
+		for _, line := range want {
+			if !bytes.Contains(status, []byte("\n"+line+"\n")) {
+				return fmt.Errorf("%s has no line %q:\n%s", path, line, status)
+			}
+		}
+	}
+	return nil
+}
+
+func readCapabilityBoundingSet(status string) (set uint64, err error) {
+	text, err := os.ReadFile(status)
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "\nCapBnd:\t")
+	_, err = fmt.Sscanf(rest, "%x", &set)
+	return set, err
+}
+
+// processesWithArgs returns the descendants of the test that were started with arguments.
+func processesWithArgs(args string) (found []int) {
+	parents := map[int]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // the process has exited
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+	}
+	for pid := range parents {
+		p := pid
+		for p > 1 && p != os.Getpid() {
+			p = parents[p]
+		}
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && p == os.Getpid() && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), "nomad-lite "+args+" ") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// Each process of an agent has the restrictions that SECURITY.md lists, in each of its threads.
+func TestProcessPrivileges(t *testing.T) {
+	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("needs root, which has capabilities, and filters of system calls")
+	}
+	rows := readProcessLimits(t)
+	download := rows["artifact-download"]
+	var checkOnce sync.Once
+	checked := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		checkOnce.Do(func() {
+			for _, pid := range processesWithArgs("artifact-download") {
+				checked = true
+				// The process is in a user namespace of its own, so its bounding set is full.
+				if err := download.check(pid, false); err != nil {
+					t.Errorf("artifact-download: %v", err)
+				}
+			}
+		})
+		fmt.Fprint(w, "text")
+	}))
+	defer server.Close()
+	s := systemtest.StartTestAgent(t, false, "plugin \"exec\" {}\nplugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
+	alloc := s.Run("powers", "service", "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
+		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
+		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
+		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
+	}))
+	if !checked {
+		t.Error("no process downloads")
+	}
+	s.WaitUntil("the hook script has run", func() (string, bool) {
+		for _, e := range s.ReadAlloc(alloc.ID).TaskStates["t"].Events {
+			if strings.Contains(e.DisplayMessage, "poststart: true") {
+				return "", true
+			}
+		}
+		return "no event", false
+	})
+	seen := 0
+	for args, row := range rows {
+		if args == "artifact-download" {
+			continue
+		}
+		pids := processesWithArgs(args)
+		if len(pids) != 1 {
+			t.Errorf("processes of %q: %v", args, pids)
+			continue
+		}
+		seen++
+		if err := row.check(pids[0], true); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if seen < 7 {
+		t.Errorf("SECURITY.md has %d rows of processes that run, want 7", seen)
+	}
+}

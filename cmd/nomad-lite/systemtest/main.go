@@ -1,0 +1,77 @@
+package systemtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/racereport"
+)
+
+// Main runs the tests of a package, and fails if they leave files or processes on the machine. The test binary is
+// one of the programs when it is executed under the name of one. It does not return.
+func Main(m testscript.TestingM, programs map[string]func()) {
+	testscript.Main(leakCheckedTests{m}, programs)
+}
+
+// leakCheckedTests runs the tests of the package, and fails if they leave files or processes on the
+// machine, or if the race detector reports a race in one of their processes.
+type leakCheckedTests struct{ tests testscript.TestingM }
+
+func (g leakCheckedTests) Run() int {
+	before := leftoverPaths()
+	reports := racereport.Collect()
+	code := g.tests.Run()
+	code = max(code, reports.Print(os.Stderr))
+	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
+	// Files of other processes, such as the tests of other packages, are removed after some time.
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
+		now := leftoverPaths()
+		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isLeftoverInUse(trace) })
+		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, trace := range left {
+		fmt.Fprintln(os.Stderr, "left behind:", trace)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// isLeftoverInUse reports whether a leftover belongs to a running nomad-lite, such as a user's job
+// in another terminal. Running processes are found by the script command "alone".
+func isLeftoverInUse(trace string) bool {
+	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
+		return true
+	}
+	conn, err := net.Dial("unix", filepath.Join(trace, "keeper.sock"))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// leftoverPaths returns the files, cgroups and mounts of nodes that are outside of a data
+// directory.
+func leftoverPaths() []string {
+	var all []string
+	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
+		found, _ := filepath.Glob(pattern)
+		all = append(all, found...)
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "/go-test-script") {
+			all = append(all, line)
+		}
+	}
+	return all
+}

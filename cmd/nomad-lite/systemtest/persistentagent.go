@@ -1,0 +1,180 @@
+package systemtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"golang.org/x/sys/unix"
+)
+
+// ProcessesOfOtherUsers returns the processes of the agent and of its tasks that do not run as one
+// of the given users.
+func (s *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
+	for pid := range ScriptProcesses(s.WorkDir) {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// PersistentAgent is an agent that keeps its state, and whose tasks continue after it has
+// exited.
+type PersistentAgent struct {
+	*TestAgent
+	configFile, DataDir, LogFile string
+	agent                        *exec.Cmd
+	startCount                   int
+}
+
+const persistentAgentConfig = `
+data_dir   = %q
+plugin_dir = %q
+`
+
+// StartPersistentAgent starts an agent with plugins: it maps the names of their files to their programs
+// and arguments. Other users can search the parent of its data directory.
+func StartPersistentAgent(t *testing.T, pluginCommands map[string]string) *PersistentAgent {
+	t.Helper()
+	dir := NewNodeDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &PersistentAgent{
+		TestAgent:  &TestAgent{T: t, WorkDir: dir},
+		configFile: filepath.Join(dir, "agent.hcl"), DataDir: filepath.Join(dir, "data"), LogFile: filepath.Join(dir, "log"),
+	}
+	plugins := filepath.Join(dir, "plugins")
+	if err := os.Mkdir(plugins, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.DataDir, plugins)
+	for name, command := range pluginCommands {
+		program, args, _ := strings.Cut(command, " ")
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(plugins, name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", path, args), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config += fmt.Sprintf("plugin %q {\n}\n", name)
+	}
+	err := os.WriteFile(s.configFile, []byte(config), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.DataDir, agentsocket.FileName)}); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.stopJobs()
+		s.End(unix.SIGTERM)
+		for _, p := range FindNodeProcesses(s.DataDir) {
+			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
+		}
+		text, err := os.ReadFile(s.LogFile)
+		if err != nil {
+			t.Error(err)
+		}
+		checkAgentLog(t, strings.Lines(string(text)))
+	})
+	return s
+}
+
+// Start starts an agent and waits until it is ready. The agent has a session of its own, because
+// the intruders run in the session of the test.
+func (s *PersistentAgent) Start() {
+	s.T.Helper()
+	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	defer log.Close()
+	s.agent = exec.Command("nomad-lite", "agent", "-config", s.configFile)
+	s.agent.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+s.WorkDir)
+	s.agent.Stderr = log
+	s.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := s.agent.Start(); err != nil {
+		s.T.Fatal(err)
+	}
+	s.startCount++
+	s.WaitUntil("the agent is ready", func() (string, bool) {
+		text, err := os.ReadFile(s.LogFile)
+		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.startCount
+	})
+}
+
+// End sends a signal to the agent and waits until the agent exits.
+func (s *PersistentAgent) End(how unix.Signal) {
+	s.T.Helper()
+	if err := s.agent.Process.Signal(how); err != nil {
+		s.T.Errorf("the agent has ended before it was told to: %v", err)
+	}
+	if err := s.agent.Wait(); err != nil && how != unix.SIGKILL {
+		s.T.Error("the agent: ", err)
+	}
+}
+
+// stopJobs stops the jobs that a failed schedule has not stopped.
+func (s *PersistentAgent) stopJobs() {
+	jobs, _, err := s.Jobs().List(nil)
+	if err != nil {
+		s.T.Error(err)
+	}
+	for _, job := range jobs {
+		if _, _, err := s.Jobs().Deregister(job.ID, true, nil); err != nil {
+			s.T.Error(err)
+		}
+	}
+	s.WaitUntil("all allocations have ended", func() (string, bool) {
+		allocs, _, err := s.Allocations().List(nil)
+		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
+		return fmt.Sprint(err), err == nil && !running
+	})
+}
+
+var readyPattern = regexp.MustCompile(`agent is ready: (https?://([^,]+))`)
+
+// FixPort gives later agents the port of the running one, and returns the address.
+func (s *PersistentAgent) FixPort() string {
+	s.T.Helper()
+	log, err := os.ReadFile(s.LogFile)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	found := readyPattern.FindSubmatch(log)
+	if found == nil {
+		s.T.Fatalf("no address in the log:\n%s", log)
+	}
+	config, err := os.ReadFile(s.configFile)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	port := bytes.TrimPrefix(found[2], []byte("127.0.0.1:"))
+	config = bytes.Replace(config, []byte("http = 0"), append([]byte("http = "), port...), 1)
+	if err := os.WriteFile(s.configFile, config, 0o600); err != nil {
+		s.T.Fatal(err)
+	}
+	return string(found[1])
+}
+
+// LogIn enters a token into the form.
+func (p *WebPage) LogIn(token string) {
+	p.T.Helper()
+	p.WaitText("h1", "Log in")
+	p.Enter("#token", token)
+	p.Click("Log in")
+}

@@ -1,0 +1,335 @@
+package systemtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/java"
+	"github.com/nomad-lite/nomad-lite/builtin/qemu"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// TaskReport is the response of a killable agent to the command "states".
+type TaskReport struct {
+	Owned   int   // tasks with a process
+	Commits int64 // writes of the state
+	Allocs  map[string]*api.Allocation
+}
+
+// RunningTaskCount returns the number of tasks with the state running.
+func (v TaskReport) RunningTaskCount() (n int) {
+	for _, alloc := range v.Allocs {
+		for _, s := range alloc.TaskStates {
+			if s.State == model.TaskRunning {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// KillableAgent is an agent in a process of its own, which a test can kill.
+type KillableAgent struct {
+	t   testing.TB
+	Cmd *exec.Cmd
+	In  io.WriteCloser
+	Out *json.Decoder
+}
+
+// StartKillableAgent starts a binary of the tests as a killable agent. The arguments are its data directory and its plugin directory.
+func StartKillableAgent(t testing.TB, program string, args ...string) *KillableAgent {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Args[0] = "mortal-agent"
+	cmd.Stderr = os.Stderr
+	return LaunchKillableAgent(t, cmd)
+}
+
+// LaunchKillableAgent starts an agent that takes commands on its standard input.
+func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &KillableAgent{t: t, Cmd: cmd, In: in, Out: json.NewDecoder(out)}
+}
+
+// Ask sends a command, and decodes the answer unless answer is nil.
+func (m *KillableAgent) Ask(what string, answer any) {
+	m.t.Helper()
+	if _, err := fmt.Fprintln(m.In, what); err != nil {
+		m.t.Fatal(err)
+	}
+	if answer == nil {
+		return
+	}
+	if err := m.Out.Decode(answer); err != nil {
+		m.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// RegisterJobs registers jobs, which are given as the text of job files.
+func (m *KillableAgent) RegisterJobs(dir string, jobs ...string) {
+	m.t.Helper()
+	file := filepath.Join(dir, "job.nomad.hcl")
+	for _, text := range jobs {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			m.t.Fatal(err)
+		}
+		m.Ask("run "+file, new(string))
+	}
+}
+
+// WaitTaskReport requests reports from the agent until ok accepts one, and returns it.
+func (m *KillableAgent) WaitTaskReport(what string, ok func(TaskReport) bool) TaskReport {
+	m.t.Helper()
+	var v TaskReport
+	for deadline := time.Now().Add(WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		v = TaskReport{}
+		m.Ask("states", &v)
+		if ok(v) {
+			return v
+		}
+	}
+	text, _ := json.MarshalIndent(v, "", " ")
+	m.t.Fatalf("%s: not within %v: %s", what, WaitTimeout, text)
+	return v
+}
+
+// Kill kills the agent with SIGKILL, and waits for its exit.
+func (m *KillableAgent) Kill() {
+	_ = m.Cmd.Process.Kill()
+	_ = m.Cmd.Wait()
+}
+
+// End sends the command how, which makes the agent exit, and waits for its exit.
+func (m *KillableAgent) End(how string) {
+	m.t.Helper()
+	m.Ask(how, nil)
+	m.In.Close()
+	if err := m.Cmd.Wait(); err != nil {
+		m.t.Errorf("%s: %v", how, err)
+	}
+}
+
+// NodeProcess is one process of a node.
+type NodeProcess struct {
+	process.ID
+	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
+}
+
+// OnDemandPluginKind is the kind of the plugin processes of exec, java and qemu. An agent starts them for their
+// fingerprints, and stops them at a time that does not depend on the test.
+const OnDemandPluginKind = "on-demand-plugin"
+
+// FindNodeProcesses returns the processes that have the data directory in their environment. It skips
+// the child processes of tasks.
+func FindNodeProcesses(data string) (found []NodeProcess) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		environ, err := process.ReadEnv(pid)
+		if err != nil || !bytes.Contains(environ, []byte(data)) {
+			continue
+		}
+		p, err := process.LookupID(pid)
+		if err != nil {
+			continue
+		}
+		// A process has no arguments for a moment while it executes a program, and while it exits.
+		var args []byte
+		for len(args) == 0 && p.Alive() {
+			args, _ = os.ReadFile("/proc/" + e.Name() + "/cmdline") // an error is that the process has exited
+		}
+		if !p.Alive() {
+			continue
+		}
+		var allocID, taskName string
+		for v := range bytes.SplitSeq(environ, []byte{0}) {
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_ALLOC_ID=")); ok {
+				allocID = string(rest)
+			}
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_TASK_NAME=")); ok {
+				taskName = string(rest)
+			}
+		}
+		kind := allocID + "/" + taskName
+		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
+			kind = argv[1]
+			if kind == "plugin" && (argv[3] == execdriver.Name || argv[3] == java.Name || argv[3] == qemu.Name) {
+				kind = OnDemandPluginKind
+			}
+		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
+			kind = name
+		} else if bytes.Contains(environ, []byte("\x00DHV_OPERATION=")) {
+			kind = VolumePluginKind
+		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
+			continue // a child of a task
+		}
+		found = append(found, NodeProcess{p, kind})
+	}
+	return found
+}
+
+// AssertNodeExited asserts that all processes of a node exit.
+func AssertNodeExited(t testing.TB, data string) {
+	t.Helper()
+	left := FindNodeProcesses(data)
+	for deadline := time.Now().Add(WaitTimeout); len(left) > 0 && time.Now().Before(deadline); left = FindNodeProcesses(data) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, p := range left {
+		t.Errorf("I3: %s is left behind: %d", p.Kind, p.PID)
+		_ = p.Signal(syscall.SIGKILL)
+	}
+}
+
+// GroupProcessesByKind returns the processes by their kinds.
+func GroupProcessesByKind(processes []NodeProcess) map[string][]process.ID {
+	all := map[string][]process.ID{}
+	for _, p := range processes {
+		all[p.Kind] = append(all[p.Kind], p.ID)
+	}
+	return all
+}
+
+// ManyTasksJob is a job file with a count of tasks that write numbers; the count is its only verb.
+const ManyTasksJob = `
+job "many" {
+  group "g" {
+    count = %d
+    restart {
+      attempts = 3
+      delay    = "0s"
+    }
+    task "loop" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/bash"
+        args    = ["-c", "exec 3<> <(:); while :; do echo $((++i)); read -t 0.1 -u 3; done"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// CopyBinaryAsOtherBuild creates a copy of this program that counts as another build, and returns its
+// path.
+func CopyBinaryAsOtherBuild(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "another")
+	// The file is written while no child is started: a child that inherits the file while it is
+	// open for writing makes its execution fail with ETXTBSY.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// NewNodeDir returns a directory for a node. At the end of the test it checks that the node leaves
+// nothing behind.
+func NewNodeDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "survive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		AssertNodeExited(t, filepath.Join(dir, "data"))
+		if err := allocdir.RemoveAllocDir(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// EventTypes returns the types of events.
+func EventTypes(events []*api.TaskEvent) (list []string) {
+	for _, e := range events {
+		list = append(list, e.Type)
+	}
+	return list
+}
+
+// ProcessesOfAlloc returns the processes that have the id of an allocation in their environment or
+// in their command line.
+func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environ, _ := process.ReadEnv(pid)
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+id)) || bytes.Contains(args, []byte(id)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// TaskOfJob returns the state of the only task of a job, nil if there is none.
+func (v TaskReport) TaskOfJob(job string) (alloc *api.Allocation, task *api.TaskState) {
+	for _, a := range v.Allocs {
+		if a.JobID == job {
+			for _, s := range a.TaskStates {
+				return a, s
+			}
+		}
+	}
+	return nil, nil
+}
+
+// HasEventText reports whether the message of an event of a task contains a text.
+func HasEventText(s *api.TaskState, text string) bool {
+	return s != nil && slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool { return strings.Contains(e.DisplayMessage, text) })
+}
+
+const (
+	FaultVolumeName   = "data"  // volume that a plugin creates
+	HistoryVolumeName = "diary" // registered volume that contains the history of the runs
+	VolumePluginKind  = "volume-plugin"
+
+	VolumePluginVictim = "volume plugin"
+)

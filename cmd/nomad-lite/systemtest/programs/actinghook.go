@@ -1,0 +1,167 @@
+package programs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// serveActionHook is a plugin that performs the actions which a variable names on its task, and
+// records the results.
+func serveActionHook() { sdk.ServeHook(&taskActionPlugin{}) }
+
+// taskActionPlugin performs the actions that the value of the variable "orders" names.
+type taskActionPlugin struct {
+	host      hook.Host
+	startOnce sync.Once
+}
+
+func (*taskActionPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
+
+func (a *taskActionPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+
+func (a *taskActionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	if req.Repeated {
+		recordHookResult("poststart repeated")
+	} else {
+		recordHookResult("poststart")
+	}
+	a.startOnce.Do(func() { go a.performActions(req.Scope()) })
+	return hook.TaskPoststartResponse{}, nil
+}
+
+// performActions performs the actions on the task until the task has exited.
+func (a *taskActionPlugin) performActions(s hook.Scope) {
+	ctx := context.Background()
+	for after := uint64(0); ; {
+		items, index, err := a.host.Variable(ctx, s, "orders", after)
+		if err != nil && strings.Contains(err.Error(), "end one first") {
+			time.Sleep(10 * time.Millisecond) // the agent has not noticed yet that earlier calls were canceled
+			continue
+		}
+		if err != nil {
+			_, late := a.host.Exec(ctx, s, []string{"true"}, time.Second)
+			recordHookResult("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
+			return
+		}
+		after = index
+		if order := items["do"]; order != "" {
+			recordHookResult("%s: %v", order, a.performAction(ctx, s, order))
+		}
+	}
+}
+
+func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, order string) any {
+	switch order {
+	case "signal":
+		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
+	case "no signal":
+		return a.host.Signal(ctx, s, "SIGNOTHING", "")
+	case "restart":
+		return a.host.Restart(ctx, s, "the hook wants it again", false)
+	case "kill":
+		return a.host.Kill(ctx, s, "the hook has had enough")
+	case "list":
+		paths, _, err := a.host.Variables(ctx, s, "o", 0)
+		recordHookResult("variables: %q", paths)
+		return err
+	case "services":
+		return a.watchService(ctx, s)
+	case "stats":
+		return a.sampleStats(ctx, s)
+	case "flood":
+		return a.floodEvents(ctx, s)
+	case "execs":
+		return a.callConcurrently(ctx, 17, func(ctx context.Context) error {
+			_, err := a.host.Exec(ctx, s, []string{"sleep", "1000"}, 0)
+			return err
+		})
+	case "watches":
+		return a.callConcurrently(ctx, 1001, func(ctx context.Context) error {
+			_, _, err := a.host.Services(ctx, s, "nobody", 1<<60)
+			return err
+		})
+	}
+	return "what?"
+}
+
+// floodEvents emits events from 100 goroutines until all their calls are rejected. A single
+// goroutine could be slower than the rate limit.
+func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
+	var callersWG sync.WaitGroup
+	var acceptedCalls atomic.Int64
+	refusals := make(chan error, 100)
+	begun := time.Now()
+	for range cap(refusals) {
+		callersWG.Go(func() {
+			for {
+				if err := a.host.EmitEvent(ctx, s, hook.Event{Message: "flood"}); err != nil {
+					refusals <- err
+					return
+				}
+				acceptedCalls.Add(1)
+			}
+		})
+	}
+	callersWG.Wait()
+	n, most := acceptedCalls.Load(), 100+10*time.Since(begun).Seconds()
+	recordHookResult("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
+	return <-refusals
+}
+
+// callConcurrently makes the same call in n goroutines. When the first call returns, it cancels the
+// others and returns the error of the first.
+func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var callsWG sync.WaitGroup
+	refusals := make(chan error, n)
+	for range n {
+		callsWG.Go(func() {
+			if err := call(ctx); ctx.Err() == nil {
+				refusals <- err
+			}
+		})
+	}
+	refusal := <-refusals
+	cancel()
+	callsWG.Wait()
+	return refusal
+}
+
+// watchService watches a service that does not exist yet, until the service is registered.
+func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error {
+	for after := uint64(0); ; {
+		list, index, err := a.host.Services(ctx, s, "shop", after)
+		if err != nil {
+			return err
+		}
+		recordHookResult("services: %d", len(list))
+		if len(list) > 0 {
+			return nil
+		}
+		after = index
+	}
+}
+
+// sampleStats records whether the first two samples of the task's usage are in order, and the end
+// of the samples.
+func (a *taskActionPlugin) sampleStats(ctx context.Context, s hook.Scope) error {
+	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	first, second := <-samples, <-samples
+	recordHookResult("samples: in order %v", second.Time.After(first.Time))
+	go func() {
+		for range samples {
+		}
+		recordHookResult("samples: no more")
+	}()
+	return nil
+}

@@ -1,0 +1,71 @@
+package programs
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/moby/moby/client"
+)
+
+// listContainers is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the
+// containers of the script's agent. With -networks, it prints the containers that hold the networks
+// of groups.
+func listContainers() {
+	id := flag.Bool("id", false, "print the ids")
+	state := flag.Bool("state", false, "print the states")
+	networks := flag.Bool("networks", false, "print the ids of the containers that hold networks")
+	flag.Parse()
+	engine, err := client.New(client.FromEnv)
+	switch {
+	case err != nil:
+	case *networks:
+		err = printNetworks(engine)
+	default:
+		err = printContainers(engine, flag.Arg(0), *id, *state)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// printNetworks prints the containers of all agents, because they have no directory of an agent.
+func printNetworks(engine *client.Client) error {
+	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
+	if err != nil {
+		return err
+	}
+	for _, c := range list.Items {
+		if strings.HasPrefix(c.Names[0], "/nomad_init_") {
+			fmt.Println(c.ID)
+		}
+	}
+	return nil
+}
+
+func printContainers(engine *client.Client, task string, id, state bool) error {
+	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
+	if err != nil {
+		return err
+	}
+	for _, c := range list.Items {
+		// The directory of an agent is in the directory of its script.
+		ours := false
+		for _, m := range c.Mounts {
+			ours = ours || strings.HasPrefix(m.Source, os.Getenv("WORK")+"/")
+		}
+		switch {
+		case !ours || task != "" && c.Labels["nomad-lite.task_name"] != task:
+		case id:
+			fmt.Println(c.ID)
+		case state:
+			fmt.Println(c.State)
+		default:
+			fmt.Println(c.Names[0])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package programs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// runSelfKillingAgent is an agent that kills itself when it is about to start a task.
+func runSelfKillingAgent() {
+	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
+		if s == failpoint.StepStartTask && p == failpoint.PhaseBefore {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	runNomadLite()
+}
+
+// serveCrashingHook is a plugin that writes each hook point into a ledger, and kills itself at the
+// hook points that its attachment names. Its first argument is its name; with a second argument it
+// takes part in every allocation.
+func serveCrashingHook() { sdk.ServeHook(crashingPlugin{}) }
+
+type crashingPlugin struct{}
+
+func (crashingPlugin) Info() sdk.HookInfo {
+	name := "dying"
+	if len(os.Args) > 1 {
+		name = os.Args[1]
+	}
+	ledger, every := hclspec.Attr("ledger", "string", true), len(os.Args) > 2
+	if every { // a hook that takes part in every allocation has no attachment
+		ledger = hclspec.Default(hclspec.Attr("ledger", "string", false), hclspec.Literal(`"ledger.JOB"`))
+	}
+	return sdk.HookInfo{
+		Name: name, Version: "1.0.0", AllAllocs: every,
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"ledger": ledger,
+			"name":   hclspec.Attr("name", "string", false),      // prefix of each line
+			"die":    hclspec.Attr("die", "list(string)", false), // hook points at which the plugin kills itself
+			"often":  hclspec.Default(hclspec.Attr("often", "number", false), hclspec.Literal("1")),
+			"refuse": hclspec.Attr("refuse", "list(string)", false),
+			"until":  hclspec.Attr("until", "string", false), // the hook returns an error until this file exists
+			"done":   hclspec.Attr("done", "bool", false),
+			"lie":    hclspec.Attr("lie", "bool", false), // the answer is too large
+		}),
+	}
+}
+
+type crashingHookConfig struct {
+	LedgerFile        string   `codec:"ledger"`
+	LinePrefix        string   `codec:"name"`
+	CrashPoints       []string `codec:"die"`
+	CrashCount        int      `codec:"often"`
+	ErrorPoints       []string `codec:"refuse"`
+	ErrorUntilFile    string   `codec:"until"`
+	ReturnDone        bool     `codec:"done"`
+	OversizedResponse bool     `codec:"lie"`
+}
+
+// recordCall writes the call to the ledger. Then it kills the plugin or returns an error, if the
+// attachment requests that for this hook point.
+func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
+	if err := g.Config(&o); err != nil {
+		return o, err
+	}
+	o.LedgerFile = strings.ReplaceAll(o.LedgerFile, "JOB", alloc.JobID)
+	before, _ := os.ReadFile(o.LedgerFile)
+	line := point + text
+	dies := slices.Contains(o.CrashPoints, point) && strings.Count(string(before), point+" dies\n") < o.CrashCount
+	_, missing := os.Stat(o.ErrorUntilFile)
+	refuses := slices.Contains(o.ErrorPoints, point) && missing != nil
+	switch {
+	case dies:
+		line = point + " dies"
+	case refuses:
+		line = point + " refused"
+	}
+	f, err := os.OpenFile(o.LedgerFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return o, err
+	}
+	fmt.Fprintln(f, o.LinePrefix+line)
+	f.Close()
+	switch {
+	case dies:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(time.Minute) // no answer must be sent before the signal arrives
+	case refuses:
+		return o, fmt.Errorf("no %s here", point)
+	}
+	return o, nil
+}
+
+// serveHangingHook is a plugin whose calls never return. It takes part in two hook points only, so
+// that its timeout can be short.
+func serveHangingHook() { sdk.ServeHook(hangingPlugin{}) }
+
+type hangingPlugin struct{}
+
+func (hangingPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
+
+func (hangingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, hangForever()
+}
+
+func (hangingPlugin) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, hangForever()
+}
+
+func hangForever() error {
+	<-make(chan struct{}) // ignores the context
+	return nil
+}
+
+func (d crashingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	return hook.AllocPrerunResponse{}, err
+}
+
+func (d crashingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update_alloc", "")
+	return hook.AllocUpdateResponse{}, err
+}
+
+func (d crashingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+	return hook.AllocPreTaskRestartResponse{}, err
+}
+
+func (d crashingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_kill", "")
+	return hook.AllocPreKillResponse{}, err
+}
+
+func (d crashingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "postrun", "")
+	return hook.AllocPostrunResponse{}, err
+}
+
+func (d crashingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "destroy", "")
+	return hook.AllocDestroyResponse{}, err
+}
+
+func (d crashingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+	return hook.AllocShutdownResponse{}, err
+}
+
+func (d crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	visits := req.PreviousState["visits"] + "x"
+	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
+	o, err := d.recordCall(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	answer.Done = o.ReturnDone
+	if o.OversizedResponse {
+		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
+	}
+	return answer, err
+}
+
+func (d crashingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+	return hook.TaskPoststartResponse{}, err
+}
+
+func (d crashingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update", "")
+	return hook.TaskUpdateResponse{}, err
+}
+
+func (d crashingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_killing", "")
+	return hook.TaskPreKillingResponse{}, err
+}
+
+func (d crashingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+	return hook.TaskExitedResponse{}, err
+}
+
+func (d crashingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
+	return hook.TaskStopResponse{}, err
+}
+
+func (d crashingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown", "")
+	return hook.TaskShutdownResponse{}, err
+}

@@ -1,0 +1,127 @@
+package programs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// An agent reports over the first of these pipes that it has reached the failpoint, and reads the
+// permission to continue from the second.
+const (
+	failpointReachedFD  = 3
+	failpointContinueFD = 4
+)
+
+// runFailpointAgent is a killable agent that blocks when it reaches the failpoint that the command
+// "arm" names.
+func runFailpointAgent() {
+	syscall.CloseOnExec(failpointReachedFD)
+	syscall.CloseOnExec(failpointContinueFD)
+	tell, goOn := os.NewFile(failpointReachedFD, "tell"), os.NewFile(failpointContinueFD, "go on")
+	var mu sync.Mutex
+	armed, reached := "", map[string]bool{}
+	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
+		moment := fmt.Sprint(s, " ", p)
+		mu.Lock()
+		reached[moment] = true
+		here := moment == armed
+		if here {
+			armed = ""
+		}
+		mu.Unlock()
+		if here {
+			_, err := tell.WriteString("!")
+			if err == nil {
+				_, err = io.ReadFull(goOn, make([]byte, 1))
+			}
+			if err != nil {
+				panic(err)
+			}
+		}
+	}
+	KillableAgentCommands["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
+		mu.Lock()
+		defer mu.Unlock()
+		armed = moment
+		return "ok"
+	}
+	KillableAgentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(reached) // the map is copied, because failpoints are reached while the answer is encoded
+	}
+	serveKillableAgent()
+}
+
+// KillableAgentCommands are additional commands of a killable agent.
+var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
+	"look": func(_ context.Context, a *agent.Agent, _ string) any {
+		s := a.Store().Snapshot()
+		seen := AllocReport{Local: s.LocalAllocations()}
+		for _, alloc := range s.Allocations(nil, "") {
+			seen.Allocs = append(seen.Allocs, &api.Allocation{
+				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,
+				ClientDescription: alloc.ClientDescription, TaskStates: alloc.TaskStates, Job: &api.Job{Version: alloc.Job.Version},
+			})
+		}
+		return seen
+	},
+	"exec": func(ctx context.Context, a *agent.Agent, id string) any {
+		runner := a.Alloc(id)
+		if runner == nil {
+			return "the agent has just begun"
+		}
+		out := &bytes.Buffer{}
+		_, err := runner.ExecStreaming(ctx, "life", driver.Exec{Command: []string{"/bin/echo", "hello"}, Stdout: out})
+		return fmt.Sprint(out, err)
+	},
+	"heap": func(context.Context, *agent.Agent, string) any {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	},
+	"register": func(ctx context.Context, a *agent.Agent, path string) any {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err.Error()
+		}
+		file, _ := jobspec.Parse(jobspec.Source{Name: path, Text: text})
+		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
+		return fmt.Sprint(err)
+	},
+	"purge": func(ctx context.Context, a *agent.Agent, job string) any {
+		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
+		return fmt.Sprint(err)
+	},
+}
+
+// AllocReport is an agent's report about its allocations.
+type AllocReport struct {
+	Allocs []*api.Allocation
+	Local  []string // ids of the allocations with runner records in the store
+}
+
+// FindAlloc returns an allocation of the job that is wanted, nil if there is none.
+func (s AllocReport) FindAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+	for _, a := range s.Allocs {
+		if a.JobID == job && wanted(a) {
+			found = a
+		}
+	}
+	return found
+}

@@ -1,0 +1,131 @@
+package programs
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// serveKillableAgent is an agent that executes commands from its standard input, until it is
+// killed. Its second argument is the directory of its external plugins: plugins named -driver are
+// drivers, the others are hooks, and hooks named -warn have on_error warn.
+func serveKillableAgent() {
+	if err := runKillableAgent(os.Args[1], os.Args[2:]...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func runKillableAgent(dir string, programs ...string) error {
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
+	var hookRules []hookplugin.Rule
+	if len(programs) > 0 {
+		config.Dir = programs[0]
+		files, err := os.ReadDir(config.Dir)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			config.Blocks = append(config.Blocks, catalog.PluginBlock{Name: f.Name()})
+			if strings.HasSuffix(f.Name(), "-driver") {
+				continue
+			}
+			hookRules = append(hookRules, hookplugin.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
+		}
+	}
+	plugins, err := catalog.New(config)
+	if err != nil {
+		return err
+	}
+	level := hclog.Warn
+	if os.Getenv("MORTAL_DEBUG") != "" {
+		level = hclog.Trace
+	}
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	a, err := agent.Open(ctx, agent.Config{
+		DataDir:         dir,
+		Node:            localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Plugins:         plugins,
+		Hooks:           hookRules,
+		FindTaskProcess: agentconfig.TaskProcessFromState,
+		GC:              noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // prevents the garbage collection of allocations that a test checks
+		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		a.Run(ctx)
+		close(ended)
+	}()
+	answer := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		verb, arg, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "run":
+			<-a.Node().Registered()
+			text, err := os.ReadFile(arg)
+			if err != nil {
+				return err
+			}
+			file, diags := jobspec.Parse(jobspec.Source{Name: arg, Text: text})
+			if diags.HasErrors() {
+				return diags
+			}
+			model.Canonicalize(file.Job)
+			if _, err := a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{}); err != nil {
+				return err
+			}
+			err = answer.Encode("ok")
+			if err != nil {
+				return err
+			}
+		case "states":
+			states := map[string]*api.Allocation{}
+			owned := 0
+			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
+				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
+				if runner := a.Alloc(alloc.ID); runner != nil {
+					owned += len(runner.PluginsLeftRunning())
+				}
+			}
+			if err := answer.Encode(systemtest.TaskReport{Owned: owned, Commits: a.Store().Commits(), Allocs: states}); err != nil {
+				return err
+			}
+		case "leave":
+			end(allocrunner.ErrShutdown)
+		case "stop":
+			end(nil)
+		default:
+			if err := answer.Encode(KillableAgentCommands[verb](ctx, a, arg)); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	end(nil) // the test is over, so it does not matter how the agent shuts down
+	<-ended
+	return a.Close()
+}

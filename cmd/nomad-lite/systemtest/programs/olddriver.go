@@ -1,0 +1,235 @@
+package programs
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// serveOldDriver is a driver plugin in the style of old drivers, written directly for the wire
+// format and without code of nomad-lite. It has no Init, Shutdown and Inspect, omits sub-messages
+// wherever possible, and its name differs from its file's name. Its only task writes its greeting
+// and exits.
+func serveOldDriver() {
+	dir, err := os.MkdirTemp("", "old")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "plugin")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	d := &oldProtocolDriver{taskEnded: map[string]chan struct{}{}}
+	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		return d.handleCall(stream)
+	}))
+	d.stopServer = func() { go server.Stop() }
+	fmt.Printf("1|2|unix|%s|grpc|\n", socket)
+	_ = server.Serve(listener)
+}
+
+// oldProtocolDriver implements the driver protocol 0.1.0 without any code of nomad-lite. Its
+// constant answers are in recordedRPCResponses.
+type oldProtocolDriver struct {
+	stopServer func()
+
+	mu         sync.Mutex
+	taskEnded  map[string]chan struct{} // by task id
+	hostConfig []byte                   // field NomadConfig.driver of the last SetConfig request
+}
+
+// recordedRPCResponses maps methods to their constant answers, encoded in hex.
+var recordedRPCResponses = map[string]string{
+	// This answer has the type driver, the API version v0.1.0, the plugin version 0.0.1 and the
+	// name gramophone.
+	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
+	"BasePlugin/ConfigSchema": "",
+	// This schema has one attribute: greeting, a string with the default "hi".
+	"Driver/TaskConfigSchema": "0a32" + "0a300a2e0a086772656574696e6712224a200a141a120a086772656574696e671206737472696e67120852060a0422686922",
+	"Driver/Capabilities":     "",
+	"Driver/StopTask":         "",
+	"Driver/RecoverTask":      "",
+	"Health/Check":            "0801",
+}
+
+func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
+	full, _ := grpc.MethodFromServerStream(stream)
+	service, name := filepath.Split(full)
+	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
+	request := rawMessage{}
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	if answer, ok := recordedRPCResponses[method]; ok {
+		bytes, err := hex.DecodeString(answer)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg((*rawMessage)(&bytes))
+	}
+	switch method {
+	case "BasePlugin/SetConfig":
+		d.mu.Lock()
+		d.hostConfig = protoBytesField(protoBytesField(request, 2), 1)
+		d.mu.Unlock()
+		return stream.SendMsg(&rawMessage{})
+	case "GRPCController/Shutdown":
+		d.stopServer()
+		return stream.SendMsg(&rawMessage{})
+	case "Driver/Fingerprint": // the fingerprint is healthy, without attributes and description
+		if err := stream.SendMsg(&rawMessage{0x10, 0x02}); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	case "Driver/TaskEvents":
+		<-stream.Context().Done()
+		return nil
+	case "Driver/TaskStats": // the stats have neither a usage nor a time
+		if err := stream.SendMsg(&rawMessage{0x0a, 0x00}); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	case "Driver/StartTask":
+		config := protoBytesField(request, 1)
+		id := string(protoBytesField(config, 1))
+		linux := protoBytesField(protoBytesField(config, 6), 2)
+		if err := d.runTask(id, string(protoBytesField(config, 11)), protoBytesField(config, 3), string(protoBytesField(linux, 9))); err != nil {
+			return err // gRPC sends a plain error with the code Unknown
+		}
+		var handle []byte // the handle has version 1, the task config and no driver state
+		handle = protowire.AppendTag(handle, 1, protowire.VarintType)
+		handle = protowire.AppendVarint(handle, 1)
+		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
+		handle = protowire.AppendBytes(handle, config)
+		answer := rawMessage(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
+		return stream.SendMsg(&answer)
+	case "Driver/WaitTask":
+		d.mu.Lock()
+		ended := d.taskEnded[string(protoBytesField(request, 1))]
+		d.mu.Unlock()
+		if ended == nil {
+			return status.Error(codes.Unknown, "task not found for given id")
+		}
+		select {
+		case <-ended:
+			return stream.SendMsg(&rawMessage{0x0a, 0x00}) // an exit result of zeros
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	case "Driver/DestroyTask":
+		d.mu.Lock()
+		delete(d.taskEnded, string(protoBytesField(request, 1)))
+		d.mu.Unlock()
+		return stream.SendMsg(&rawMessage{})
+	}
+	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
+}
+
+// runTask runs the task, whose cgroup must exist. The greeting is the only string in the encoded
+// config.
+func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup string) error {
+	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
+		return err
+	}
+	fifo, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	text := string(config[len("\x81\xa8greeting")+1:])
+	d.mu.Lock()
+	host := d.hostConfig
+	d.mu.Unlock()
+	// Like drivers made from Nomad's skeleton project, this driver panics unless the host has sent
+	// its port range and its cores.
+	ports := [2]uint64{protoVarintFields(host, 2)[0], protoVarintFields(host, 1)[0]}
+	topology := protoBytesFields(host, 3)[0]
+	cores := protoBytesFields(topology, 3)
+	_ = cores[0]
+	distance := protoBytesFields(protoBytesFields(topology, 2)[0], 2)[0][0]
+	ended := make(chan struct{})
+	d.mu.Lock()
+	d.taskEnded[id] = ended
+	d.mu.Unlock()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		fmt.Fprintln(fifo, "the record says:", text)
+		fmt.Fprintf(fifo, "it turns in %q\n", cgroup)
+		fmt.Fprintf(fifo, "ports %d, %d cores, distance %d\n", ports, len(cores), distance)
+		fifo.Close()
+		close(ended)
+	}()
+	return nil
+}
+
+// protoBytesField returns the bytes of one field of a message, nil if the field is missing.
+func protoBytesField(message []byte, want protowire.Number) []byte {
+	if values := protoBytesFields(message, want); len(values) > 0 {
+		return values[0]
+	}
+	return nil
+}
+
+// protoBytesFields returns the values of a repeated field with the wire type bytes.
+func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
+	forEachProtoField(message, want, protowire.BytesType, func(value []byte) {
+		bytes, _ := protowire.ConsumeBytes(value)
+		values = append(values, bytes)
+	})
+	return values
+}
+
+// protoVarintFields returns the values of a repeated field with the wire type varint.
+func protoVarintFields(message []byte, want protowire.Number) (values []uint64) {
+	forEachProtoField(message, want, protowire.VarintType, func(value []byte) {
+		n, _ := protowire.ConsumeVarint(value)
+		values = append(values, n)
+	})
+	return values
+}
+
+func forEachProtoField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return
+		}
+		if number == want && kind == wantType {
+			use(message[n:])
+		}
+		message = message[n+size:]
+	}
+}
+
+// rawMessage is an encoded protobuf message.
+type rawMessage []byte
+
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*rawMessage), nil }
+
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	*v.(*rawMessage) = append(rawMessage{}, data...)
+	return nil
+}

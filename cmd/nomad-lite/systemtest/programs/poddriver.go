@@ -1,0 +1,117 @@
+package programs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// servePodDriver is a driver plugin that uses the resources of the host that most drivers do not
+// use: `pod-driver NAME DIR CAPABILITY…`. The capabilities are network, users, and cpumax:
+// the driver limits the CPU of tasks in the cgroup of the host, as drivers for cgroups v2 do. A task
+// is a shell script, in whose environment are the facts about its start. DIR has a file for each
+// network; while DIR/broken exists, no network can be destroyed.
+func servePodDriver() {
+	d := &podDriverPlugin{name: os.Args[1], networks: networkFiles(os.Args[2])}
+	has := func(capability string) bool { return slices.Contains(os.Args[3:], capability) }
+	d.capabilities.DynamicWorkloadUsers, d.limitsCPU = has("users"), has("cpumax")
+	if has("network") {
+		d.capabilities.MustCreateNetwork = true
+		d.capabilities.NetworkIsolationModes = []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}
+	}
+	sdk.ServeDriver(d)
+}
+
+type podDriverPlugin struct {
+	name         string
+	capabilities driver.Capabilities
+	networks     networkFiles
+	limitsCPU    bool
+}
+
+func (d *podDriverPlugin) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
+		Name: d.name, Version: "0.1.0",
+		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"script": hclspec.Attr("script", "string", true)}),
+		Capabilities: d.capabilities,
+	}
+}
+
+func (d *podDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	var config struct {
+		Script string `codec:"script"`
+	}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	if d.limitsCPU {
+		if err := os.WriteFile(filepath.Join(start.Resources.Linux.CpusetCgroup, "cpu.max"), []byte("50000 100000"), 0); err != nil {
+			return nil, err
+		}
+	}
+	facts := []string{"user=" + start.User}
+	if n := start.NetworkIsolation; n != nil {
+		facts = append(facts, fmt.Sprintf("network=%v,%s", n.Mode, filepath.Base(n.Path)))
+		if n.Hosts != nil {
+			facts = append(facts, "hosts="+n.Hosts.Hostname)
+		}
+	}
+	if dns := start.DNS; dns != nil {
+		facts = append(facts, fmt.Sprintf("dns=%v,%v,%v", dns.Servers, dns.Searches, dns.Options))
+	}
+	if start.Resources != nil {
+		facts = append(facts, "cpus="+start.Resources.Linux.CpusetCpus, "cgroup="+start.Resources.Linux.CpusetCgroup)
+	}
+	request := *start
+	request.NetworkIsolation = nil // the path of a network is a file here, and no namespace
+	request.Env = map[string]string{"FACTS": strings.Join(facts, " ")}
+	for name, value := range start.Env {
+		request.Env[name] = value
+	}
+	return process.Start(ctx, &request, process.Command{Path: "/bin/sh", Args: []string{"-c", config.Script}})
+}
+
+func (*podDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return new(shellDriverPlugin).Recover(ctx, start)
+}
+
+func (d *podDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	return d.networks.create(allocID, hostname)
+}
+
+func (d *podDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
+	return d.networks.destroy(allocID, isolation)
+}
+
+// networkFiles is a directory with a file for each network of a driver.
+type networkFiles string
+
+func (dir networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	path := filepath.Join(string(dir), allocID)
+	_, err := os.Stat(path)
+	created := errors.Is(err, os.ErrNotExist)
+	if err := os.WriteFile(path, []byte(hostname), 0o644); err != nil {
+		return nil, false, err
+	}
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path, Labels: map[string]string{"docker_sandbox_hostname": hostname}}, created, nil
+}
+
+func (dir networkFiles) destroy(allocID string, isolation *driver.NetworkIsolation) error {
+	path := filepath.Join(string(dir), allocID)
+	if isolation.Path != path {
+		return fmt.Errorf("the network of %s is %s, not %s", allocID, path, isolation.Path)
+	}
+	if _, err := os.Stat(filepath.Join(string(dir), "broken")); err == nil {
+		return errors.New("device or resource busy")
+	}
+	return os.RemoveAll(path)
+}

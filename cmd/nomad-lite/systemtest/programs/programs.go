@@ -1,0 +1,102 @@
+package programs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
+)
+
+// All returns the programs that the test binary is under their names.
+func All() map[string]func() {
+	return map[string]func(){
+		"nomad-lite":         runWithTestConfig,
+		"old-driver":         serveOldDriver,
+		"hostile-driver":     serveHostileDriver,
+		"hostile-sdk-driver": serveHostileSDKDriver,
+		"dying-hook":         serveCrashingHook,
+		"exec-driver":        serveExternalExecDriver,
+		"shell-driver":       serveShellDriver,
+		"chroot-driver":      serveChrootDriver,
+		"hanging-hook":       serveHangingHook,
+		"hostile-hook":       serveHostileHook,
+		"quiet-hook":         serveNoopHook,
+		"asking-hook":        serveHostAPIHook,
+		"acting-hook":        serveActionHook,
+		"strange-hook":       serveMisbehavingHook,
+		"doomed-agent":       runSelfKillingAgent,
+		"mortal-agent":       serveKillableAgent,
+		"faulty-agent":       runFailpointAgent,
+		"without-cgroups":    execWithoutCgroups,
+		"ask":                sendAPIRequest,
+		"say-hello":          serveHelloHTTP,
+		"mint":               createCertificates,
+		"half-sender":        keepPartialRequestsOpen,
+		"isolating-driver":   serveIsolatingDriver,
+		"test-device":        serveTestDevice,
+		"pod-driver":         servePodDriver,
+		"wire-driver":        drivertest.Main,
+		"containers":         listContainers,
+		"net-peer":           runNetPeer,
+	}
+}
+
+// runWithTestConfig runs nomad-lite. Its agents ignore the disk usage of this machine, because they
+// could otherwise remove ended allocations before a test has checked them. They listen on a free
+// port if a test chooses none, because tests run in parallel.
+func runWithTestConfig() {
+	config := os.Getenv(systemtest.TestConfigEnvVar)
+	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
+		options := []string{"-config", config}
+		if !slices.Contains(os.Args, "-dev") { // with -dev, an agent of root has no port
+			options = append(options, "-config", filepath.Join(filepath.Dir(config), systemtest.FreePortConfigFile))
+		}
+		os.Args = slices.Insert(os.Args, 2, options...)
+	}
+	runNomadLite()
+}
+
+// runNomadLite is the program under test.
+func runNomadLite() {
+	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}
+
+// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the
+// agent of NOMAD_ADDR, and prints the answer.
+func sendAPIRequest() {
+	client, err := api.NewClient(api.DefaultConfig())
+	if err == nil && len(os.Args) < 3 {
+		err = errors.New("usage: ask method path [body]")
+	}
+	var response json.RawMessage
+	switch {
+	case err != nil:
+	case os.Args[1] == "GET":
+		_, err = client.Raw().Query(os.Args[2], &response, nil)
+	default:
+		_, err = client.Raw().Write(os.Args[2], json.RawMessage(os.Args[3]), &response, nil)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(string(response))
+}
+
+// serveHelloHTTP is the program "say-hello PORT" of the scripts, a web server.
+func serveHelloHTTP() {
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	})))
+	os.Exit(1)
+}

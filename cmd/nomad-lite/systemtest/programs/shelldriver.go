@@ -1,0 +1,83 @@
+package programs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// shellNetworkDir returns the directory for the networks of the shell driver, beside its plugin
+// directory. Without the directory, the driver creates no networks.
+func shellNetworkDir() networkFiles {
+	cmdline, _ := os.ReadFile("/proc/self/cmdline") // testscript.Main has shortened os.Args[0]
+	program, _, _ := strings.Cut(string(cmdline), "\x00")
+	return networkFiles(filepath.Join(filepath.Dir(filepath.Dir(program)), "networks"))
+}
+
+// serveShellDriver is an external driver that is built with the SDK. A task whose config sets crash
+// makes the plugin process exit when the task starts.
+func serveShellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
+
+type shellDriverPlugin struct{}
+
+func (*shellDriverPlugin) Info() sdk.DriverInfo {
+	capabilities := driver.Capabilities{SendSignals: true, Exec: true}
+	if _, err := os.Stat(string(shellNetworkDir())); err == nil {
+		capabilities.MustCreateNetwork = true
+		capabilities.NetworkIsolationModes = []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}
+	}
+	return sdk.DriverInfo{
+		Name: "shell", Version: "0.1.0",
+		TaskSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"command": hclspec.Attr("command", "string", true),
+			"args":    hclspec.Attr("args", "list(string)", false),
+			"crash":   hclspec.Attr("crash", "bool", false),
+		}),
+		Capabilities: capabilities,
+	}
+}
+
+func (*shellDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	return shellNetworkDir().create(allocID, hostname)
+}
+
+func (*shellDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
+	return shellNetworkDir().destroy(allocID, isolation)
+}
+
+func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	var config struct {
+		Command string   `codec:"command"`
+		Args    []string `codec:"args"`
+		Crash   bool     `codec:"crash"`
+	}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	if config.Crash {
+		os.Exit(3)
+	}
+	request := *start
+	if n := start.NetworkIsolation; n != nil {
+		if _, err := os.Stat(n.Path); err != nil {
+			return nil, fmt.Errorf("network of the task: %w", err)
+		}
+		request.NetworkIsolation = nil // its path is a file, and no namespace
+	}
+	return process.Start(ctx, &request, process.Command{Path: config.Command, Args: config.Args})
+}
+
+func (*shellDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	var s process.State
+	if err := start.State(&s); err != nil {
+		return nil, err
+	}
+	return process.Recover(ctx, start, s)
+}

@@ -1,0 +1,179 @@
+package programs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+)
+
+// serveTestDevice is a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two
+// devices, a and b, of the group acme/widget/NAME. A file NAME.sick in the working directory makes
+// the device b unhealthy. Reserve appends the ids to NAME.reserved. The faults are the keys of
+// testDeviceFaults, and "crash": Reserve exits once for each file NAME.crash*.
+func serveTestDevice() {
+	d := &testDevice{name: os.Args[1]}
+	if len(os.Args) > 2 {
+		d.fault = os.Args[2]
+	}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName:   &base.GRPCPlugin{Impl: d},
+			device.PluginName: &device.GRPCPlugin{Impl: d},
+		},
+		GRPCServer: base.NewServer,
+		Logger:     hclog.NewNullLogger(),
+	})
+}
+
+type testDevice struct{ name, fault string }
+
+func (d *testDevice) PluginInfo(context.Context) (*base.Info, error) {
+	info := &base.Info{Type: base.TypeDevice, Name: d.name, Version: "1.0.0", APIVersions: []string{device.APIVersion}}
+	if d.fault == "type" {
+		info.Type = base.TypeDriver
+	}
+	return info, nil
+}
+
+func (d *testDevice) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (d *testDevice) SetConfig(context.Context, *base.Config) error { return nil }
+
+func (d *testDevice) exists(suffix string) bool {
+	_, err := os.Stat(d.name + suffix)
+	return err == nil
+}
+
+func (d *testDevice) group(ids ...string) device.Group {
+	g := device.Group{
+		ID:         device.GroupID{Vendor: "acme", Type: "widget", Name: d.name},
+		Attributes: map[string]device.Attribute{"memory": {Value: int64(2048), Unit: "MiB"}, "turbo": {Value: true}},
+	}
+	for _, id := range ids {
+		one := device.Device{ID: id, Healthy: true, PCIBusID: "0000:00:0" + id}
+		if id == "b" && d.exists(".sick") {
+			one.Healthy, one.HealthDescription = false, "too hot"
+		}
+		g.Devices = append(g.Devices, one)
+	}
+	return g
+}
+
+// testDeviceFaults are the faults of fingerprints. A function returns the fingerprint with a
+// number, starting with 0, and the time until the next one; 0 means that none follows.
+var testDeviceFaults = map[string]func(d *testDevice, n int) (device.Fingerprint, time.Duration){
+	"disabled": func(*testDevice, int) (device.Fingerprint, time.Duration) {
+		return device.Fingerprint{Err: device.ErrDisabled}, 0
+	},
+	"invalid": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+		g := d.group("a")
+		g.ID.Vendor = ""
+		return device.Fingerprint{Groups: []device.Group{g}}, 0
+	},
+	"breaks": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
+		if n == 0 {
+			return device.Fingerprint{Groups: []device.Group{d.group("a")}}, time.Millisecond
+		}
+		return device.Fingerprint{Err: errors.New("lost the bus")}, 0
+	},
+	"flaps": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
+		g := d.group("a")
+		g.Devices[0].Healthy = n%2 == 0
+		return device.Fingerprint{Groups: []device.Group{g}}, time.Millisecond
+	},
+	"many": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+		ids := make([]string, 8000)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("device-%05d", i)
+		}
+		return device.Fingerprint{Groups: []device.Group{d.group(ids...)}}, time.Hour
+	},
+	"silent": func(*testDevice, int) (device.Fingerprint, time.Duration) { select {} },
+}
+
+func (d *testDevice) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
+	next := testDeviceFaults[d.fault]
+	if next == nil {
+		next = func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+			return device.Fingerprint{Groups: []device.Group{d.group("a", "b")}}, 100 * time.Millisecond
+		}
+	}
+	out := make(chan device.Fingerprint)
+	go func() {
+		defer close(out)
+		for n := 0; ; n++ {
+			fingerprint, pause := next(d, n)
+			select {
+			case out <- fingerprint:
+			case <-ctx.Done():
+				return
+			}
+			if pause == 0 {
+				return
+			}
+			time.Sleep(pause)
+		}
+	}()
+	return out, nil
+}
+
+func (d *testDevice) Reserve(_ context.Context, ids []string) (*device.Reservation, error) {
+	log, err := os.OpenFile(d.name+".reserved", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	fmt.Fprintln(log, strings.Join(ids, ","))
+	switch d.fault {
+	case "crash":
+		for _, file := range []string{".crash1", ".crash2"} {
+			if os.Remove(d.name+file) == nil {
+				os.Exit(3)
+			}
+		}
+	case "hangs":
+		select {}
+	case "refuses":
+		return nil, errors.New("the device is locked")
+	}
+	return &device.Reservation{
+		Env:     map[string]string{"ACME_VISIBLE_WIDGETS": strings.Join(ids, ",")},
+		Devices: []device.HostDevice{{TaskPath: "/dev/widget", HostPath: "/dev/null", Permissions: "rw"}},
+		Mounts:  []device.Mount{{TaskPath: "/opt/widget", HostPath: "/tmp", ReadOnly: true}},
+	}, nil
+}
+
+func (d *testDevice) Stats(ctx context.Context, interval time.Duration) (<-chan device.Stats, error) {
+	out := make(chan device.Stats)
+	go func() {
+		defer close(out)
+		for {
+			instances := make(map[string]device.DeviceStats)
+			for i, id := range []string{"a", "b"} {
+				instances[id] = device.DeviceStats{
+					Summary:   device.StatValue{Value: int64(100 + i), Max: int64(2048), Unit: "MiB", Description: "memory"},
+					Stats:     device.StatObject{Attributes: map[string]device.StatValue{"Temperature": {Value: int64(40 + i), Unit: "C"}}},
+					Timestamp: time.Now(),
+				}
+			}
+			select {
+			case out <- device.Stats{Groups: []device.GroupStats{{ID: device.GroupID{Vendor: "acme", Type: "widget", Name: d.name}, Instances: instances}}}:
+			case <-ctx.Done():
+				return
+			}
+			time.Sleep(interval)
+		}
+	}()
+	return out, nil
+}

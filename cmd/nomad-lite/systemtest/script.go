@@ -1,0 +1,310 @@
+package systemtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+// ScriptParams returns the parameters with which testscript runs the scripts of a directory, with the commands and the
+// environment that all scripts of the tests have.
+func ScriptParams(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"await":     awaitFile,
+			"slay":      killProcesses,
+			"raise":     signalProcesses,
+			"statefile": editStateFile,
+			"alone":     assertProcessesGone,
+			"settled":   awaitUnmounted,
+			"normal":    normalizeOutput,
+			"terminal":  startTerminal,
+			"type":      typeText,
+			"resize":    resizeTerminal,
+			"hangup":    waitTerminalExit,
+			"soon":      retryProgram,
+		},
+		Condition: scriptCondition,
+		Setup: func(env *testscript.Env) error {
+			// A failed script does not stop its agent and its tasks.
+			work := env.Getenv("WORK")
+			env.Defer(func() {
+				for pid := range ScriptProcesses(work) {
+					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
+				}
+			})
+			// The go command in a script uses this checkout and the caches of the machine.
+			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
+				env.Setenv(name, goEnvVar(name))
+			}
+			env.Setenv("REPOSITORY", RepositoryDir())
+			env.Setenv(WorkDirEnvVar, work)
+			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
+			env.Setenv(TestConfigEnvVar, testConfigPath())
+			env.Values[ptyTerminal{}] = new(ptyTerminal)
+			env.Setenv("GORACE", os.Getenv("GORACE"))
+			return nil
+		},
+	}
+}
+
+// awaitFile is the command "await FILE [REGEXP]" of the scripts. It waits until a file exists, or
+// until a line of it matches. A script that signals a process in the background first waits for the
+// output that the process writes when it is ready.
+func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: await file [regexp]")
+	}
+	pattern := regexp.MustCompile("")
+	if len(args) == 2 {
+		pattern = regexp.MustCompile("(?m)" + args[1])
+	}
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil && pattern.Match(text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("await: no %s in %s within %v:\n%s", pattern, args[0], WaitTimeout, text)
+		}
+	}
+}
+
+// scriptCondition evaluates the conditions in brackets that testscript does not have.
+func scriptCondition(name string) (bool, error) {
+	switch name {
+	case "python-grpc":
+		// In CI the condition is true without a check, so that a missing Python module is a
+		// failure.
+		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
+	case "jdk": // as for python-grpc
+		_, err := exec.LookPath("javac")
+		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+	case "qemu": // as for python-grpc
+		_, err := exec.LookPath("qemu-system-x86_64")
+		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "cgroup2":
+		_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+		return err == nil, nil
+	case "multicore":
+		return runtime.NumCPU() > 1, nil
+	case "protects":
+		// To lower oom_score_adj, root needs CAP_SYS_RESOURCE, which containers do not have.
+		return exec.Command("/bin/sh", "-c", "echo -1 >/proc/self/oom_score_adj").Run() == nil, nil
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
+// retryProgram is the command "soon REGEXP PROGRAM [ARGUMENT...]" of the scripts. It runs a program
+// again and again until its output matches.
+func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: soon regexp program [argument...]")
+	}
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("soon: no %s within %v: %v", pattern, WaitTimeout, err)
+		}
+	}
+}
+
+// normalizeOutput is the command "normal" of the scripts. It writes the output of the last program
+// to the file "normal". In it, ids, times, addresses and host names are replaced by constants, and
+// several spaces by one, because the replaced values have different widths.
+func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: normal")
+	}
+	host, err := os.Hostname()
+	ts.Check(err)
+	text := ts.ReadFile("stdout")
+	for _, change := range [][2]string{
+		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "UUID"},
+		{`\b[0-9a-f]{64}\b`, "HASH"},
+		{`\b[0-9a-f]{8}\b`, "ID"},
+		{`\b\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)`, "TIME"},
+		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},
+		{`\b(\d+(mo|[ydhms])){1,2} from now\b`, "FROM NOW"},
+		{`\b(dispatch|periodic)-\d{10}\b`, "$1-UNIX"},
+		{`"(\w*Time|Timestamp|\w*Index|Port)": \d+`, `"$1": 0`},
+		{`\b\d+\.\d+\.\d+\.\d+\b`, "IP"},
+		{`IP:\d+`, "IP:PORT"},
+		{`\b` + regexp.QuoteMeta(host) + `\b`, "HOST"},
+		{`[\d.]+/[\d.]+ MHz`, "N/N MHz"},
+		{`[\d.]+ ([KMGT]i)?B/`, "N B/"},
+		{`N B/[\d.]+ [KMGT]iB`, "N B/N B"},
+		{`\(\d+ cores\)`, "(N cores)"},
+		{`(Uptime +=).*`, "$1 SPAN"},
+		{`(Job Modify Index: |-check-index )[1-9]\d*`, "${1}INDEX"},
+		{` +(\n|$)`, "$1"},
+		{`  +`, " "},
+	} {
+		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
+}
+
+// signalProcesses is the command "raise SIGNAL REGEXP" of the scripts. It sends a signal to the
+// processes of this script whose command line matches; there must be one.
+func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
+		ts.Fatalf("usage: raise signal regexp")
+	}
+	pattern := regexp.MustCompile(args[1])
+	found := 0
+	for pid, command := range ScriptProcesses(ts.Getenv("WORK")) {
+		if pattern.MatchString(command) {
+			ts.Check(syscall.Kill(pid, unix.SignalNum(args[0])))
+			ts.Logf("%s to %d: %s", args[0], pid, command)
+			found++
+		}
+	}
+	if found == 0 {
+		ts.Fatalf("raise: no process of this script matches %s", pattern)
+	}
+}
+
+// killProcesses is the command "slay REGEXP" of the scripts. It kills, with SIGKILL, the processes
+// of this script whose command line matches; there must be one.
+func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: slay regexp")
+	}
+	pattern := regexp.MustCompile(args[0])
+	killed := 0
+	for pid, command := range ScriptProcesses(ts.Getenv("WORK")) {
+		if pattern.MatchString(command) {
+			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+			ts.Logf("killed %d: %s", pid, command)
+			killed++
+		}
+	}
+	if killed == 0 {
+		ts.Fatalf("slay: no process of this script matches %s", pattern)
+	}
+}
+
+// assertProcessesGone is the command "alone" of the scripts. It asserts that no process of this
+// script runs any longer, and that none of its directories is left; "alone processes" leaves out
+// the latter. "! alone" asserts that a process runs.
+func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
+	work := ts.Getenv("WORK")
+	if neg {
+		if len(ScriptProcesses(work)) == 0 {
+			ts.Fatalf("no process of this script runs")
+		}
+		return
+	}
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		left := ScriptProcesses(work)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("processes are left: %v", left)
+		}
+	}
+	if len(args) > 0 {
+		return
+	}
+	if dirs, _ := filepath.Glob(filepath.Join(ts.Getenv("TMPDIR"), "nomad-lite-*", "run-*")); len(dirs) > 0 {
+		ts.Fatalf("directories are left: %v", dirs)
+	}
+}
+
+// awaitUnmounted is the command "settled [DIR]" of the scripts. It waits until nothing is mounted
+// below a directory of this script, or below all of them. Then the cleanup of ended allocations
+// is complete: an agent that exits earlier leaves the cleanup to the next agent.
+func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: settled [dir]")
+	}
+	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
+	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		ts.Check(err)
+		if !bytes.Contains(mounts, []byte(below)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("settled: not within %v:\n%s", WaitTimeout, mounts)
+		}
+	}
+}
+
+// WorkDirEnvVar is the environment variable by which the processes of a test are found. Plugins
+// inherit it.
+const WorkDirEnvVar = "NOMAD_LITE_PLUGIN_WORK"
+
+// ScriptProcesses returns the processes that have the script's directory in their environment, and
+// the children of these processes.
+func ScriptProcesses(work string) map[int]string {
+	found := map[int]string{}
+	parents := map[int]int{}
+	commands := map[int]string{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if len(command) == 0 || len(stat) == 0 {
+			continue // the process has exited, or is a zombie
+		}
+		// In /proc/PID/stat, the name in parentheses can contain any character.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
+		if bytes.Contains(environ, []byte(WorkDirEnvVar+"="+work+"\x00")) {
+			found[pid] = commands[pid]
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for pid, parent := range parents {
+			if found[parent] != "" && found[pid] == "" {
+				found[pid], grown = commands[pid], true
+			}
+		}
+	}
+	return found
+}
+
+var goEnvVars = sync.OnceValue(func() map[string]string {
+	values := map[string]string{}
+	out, err := exec.Command("go", "env").Output()
+	if err != nil {
+		return values
+	}
+	for _, line := range strings.Split(string(out), "\n") {
+		if name, value, ok := strings.Cut(line, "="); ok {
+			values[name] = strings.Trim(value, "'")
+		}
+	}
+	return values
+})
+
+func goEnvVar(name string) string { return goEnvVars()[name] }

@@ -1,0 +1,113 @@
+package systemtest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// ptyTerminal is a pseudo terminal on which a script runs a program. The program's output is
+// written to the file "screen".
+type ptyTerminal struct {
+	master     *os.File
+	cmd        *exec.Cmd
+	outputDone chan struct{} // closed when the file "screen" has the whole output
+}
+
+func findScriptTerminal(ts *testscript.TestScript) *ptyTerminal {
+	return ts.Value(ptyTerminal{}).(*ptyTerminal)
+}
+
+// startTerminal is the command "terminal PROGRAM [ARGUMENT...]" of the scripts. It runs a program
+// on a terminal of 80 columns.
+func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
+	t := findScriptTerminal(ts)
+	if neg || len(args) == 0 || t.cmd != nil {
+		ts.Fatalf("usage: terminal program [argument...], one at a time")
+	}
+	program, err := exec.LookPath(args[0])
+	ts.Check(err)
+	screen, err := os.Create(ts.MkAbs("screen"))
+	ts.Check(err)
+	t.cmd = exec.Command(program, args[1:]...)
+	t.cmd.Dir = ts.MkAbs(".")
+	t.cmd.Env = append(os.Environ(), WorkDirEnvVar+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
+	t.master, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	ts.Check(err)
+	t.outputDone = make(chan struct{})
+	go func() {
+		defer close(t.outputDone)
+		defer screen.Close()
+		_, _ = io.Copy(screen, t.master) // the read of a terminal fails when the program has exited
+	}()
+	cmd, master, shown := t.cmd, t.master, t.outputDone
+	ts.Defer(func() { // after a failure, the script has not waited for the program
+		_ = cmd.Process.Kill()
+		master.Close()
+		<-shown
+	})
+}
+
+// typeText is the command "type TEXT" of the scripts. It types a text, in which escapes such as \r
+// stand for keys.
+func typeText(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: type text")
+	}
+	text, err := strconv.Unquote("`" + args[0] + "`")
+	ts.Check(err)
+	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
+	ts.Check(err)
+	_, err = findScriptTerminal(ts).master.WriteString(keys)
+	ts.Check(err)
+}
+
+func escapeQuotes(text string) string {
+	quoted := ""
+	for _, r := range text {
+		if r == '"' {
+			quoted += `\`
+		}
+		quoted += string(r)
+	}
+	return quoted
+}
+
+// resizeTerminal is the command "resize ROWS COLUMNS" of the scripts. It changes the size of the
+// terminal.
+func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: resize rows columns")
+	}
+	rows, err := strconv.ParseUint(args[0], 10, 16)
+	ts.Check(err)
+	columns, err := strconv.ParseUint(args[1], 10, 16)
+	ts.Check(err)
+	ts.Check(pty.Setsize(findScriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
+}
+
+// waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits,
+// which must be with this exit code.
+func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: hangup code")
+	}
+	t := findScriptTerminal(ts)
+	defer time.AfterFunc(WaitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // an error means that the program has exited
+	err := t.cmd.Wait()
+	<-t.outputDone
+	t.master.Close()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("hangup: %v", err)
+	}
+	if got := strconv.Itoa(t.cmd.ProcessState.ExitCode()); got != args[0] {
+		ts.Fatalf("hangup: exit code %s, want %s; the screen:\n%s", got, args[0], ts.ReadFile("screen"))
+	}
+	t.cmd = nil
+}

@@ -1,0 +1,2 @@
+// Package ui tests the web page, with a browser.
+package ui

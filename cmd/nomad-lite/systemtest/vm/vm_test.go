@@ -1,0 +1,253 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/vmimage"
+)
+
+// vmEnvVar enables the test that boots virtual machines. CI sets it.
+const vmEnvVar = "NOMAD_LITE_VM"
+
+// vmStepsEnvVar is a part of the names of the steps that run; empty means all. An underscore stands for a space.
+const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
+
+// These are modes of the virtual machine. The kernel passes the mode to the init process as the
+// value of vmEnvVar.
+const (
+	vmModeAllSteps  = "guest" // run all steps
+	vmModePowerLoss = "power" // run a node whose power is cut
+)
+
+// vmPackages are the packages whose tests also run in the virtual machine.
+var vmPackages = []string{
+	"./cmd/nomad-lite/systemtest/vm",
+	"./sdk/process",
+	"./builtin/docker",
+	"./builtin/exec",
+	"./builtin/rawexec",
+	"./plugins/cgroup",
+	"./plugins/keeper",
+	"./runtime/agent",
+	"./runtime/jobspec/confined",
+	"./runtime/logs",
+	"./runtime/orphans",
+}
+
+// vmTools are the programs that the tests in the virtual machine use. They are copied from this
+// machine.
+var vmTools = []string{
+	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
+	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
+}
+
+// TestVM runs nomad-lite in a virtual machine that has only cgroups version 2.
+//
+// The machine is emulated, so that the test needs no hardware virtualization. Its file system is an
+// initramfs, and its init process is this test program.
+func TestVM(t *testing.T) {
+	if testing.Short() || os.Getenv(vmEnvVar) == "" {
+		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("knows how to boot amd64 only")
+	}
+	kernel, err := vmimage.FindKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
+	began := time.Now()
+	writeVMImage(t, m, buildVMTests(t, t.TempDir()))
+	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
+	t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+	if os.Getenv(vmStepsEnvVar) != "" {
+		return // only some steps of the first machine are wanted
+	}
+	t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
+	t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
+}
+
+// testVMSteps runs the tests that affect processes: as root, and as a user with and without
+// delegated cgroups. No test program may leave anything behind.
+func testVMSteps(t *testing.T, m vm) {
+	reports, rest := m.boot(t, vmModeAllSteps, nil)
+	for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar)) {
+		t.Run(step.name, func(t *testing.T) {
+			report, ok := reports[step.name]
+			switch {
+			case !ok:
+				t.Fatal("the machine did not get that far")
+			case !strings.HasPrefix(report.result, "ok"):
+				t.Errorf("%s\n%s", report.result, report.output)
+			case testing.Verbose():
+				t.Logf("%s\n%s", report.result, report.output)
+			}
+		})
+	}
+	if t.Failed() {
+		t.Logf("what else the machine wrote:\n%s", rest)
+	}
+}
+
+// vm holds the paths of a virtual machine's files.
+type vm struct {
+	kernel, image string
+	disk          string // path of the disk image; "" means no disk
+}
+
+// boot runs the virtual machine until it shuts down. When cut returns true for a line of the
+// console, boot cuts the power.
+func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
+	t.Helper()
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatal("there is no qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
+	defer cancel()
+	// The memory holds a copy of the test program for each of its names.
+	// The emulation is a quarter faster for a processor without AVX. The QEMU machine "microvm"
+	// boots faster, but it has no timer by which the kernel can calibrate the others, and often
+	// hung on a busy host.
+	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "6144",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", m.kernel, "-initrd", m.image,
+		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)}
+	if m.disk != "" {
+		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
+		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
+	}
+	cmd := exec.CommandContext(ctx, qemu, args...)
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	began, lost := time.Now(), false
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	reports, rest = readVMReports(console, func(line string) {
+		if cut != nil && !lost && cut(line) {
+			lost = true
+			_ = cmd.Process.Kill()
+		}
+	})
+	err = cmd.Wait()
+	t.Logf("the machine ran for %v", time.Since(began).Round(100*time.Millisecond))
+	if err != nil && !lost {
+		t.Errorf("qemu: %v\n%s", err, stderr.Bytes())
+	}
+	return reports, rest
+}
+
+// vmReport is the output and the result of a step.
+type vmReport struct {
+	output, result string
+}
+
+// Lines of the console with these prefixes mark the start and the end of a step's output.
+const (
+	vmReportBegin = "vm-begin "
+	vmReportEnd   = "vm-end "
+)
+
+// readVMReports reads the console until the machine stops, and calls seen for each line.
+func readVMReports(console io.Reader, seen func(line string)) (reports map[string]vmReport, rest string) {
+	reports = map[string]vmReport{}
+	var reportOutput, otherOutput strings.Builder
+	name := ""
+	lines := bufio.NewReader(console)
+	for {
+		line, err := lines.ReadString('\n')
+		line = strings.ReplaceAll(line, "\r", "")
+		seen(line)
+		if begun, ok := strings.CutPrefix(line, vmReportBegin); ok {
+			name = strings.TrimSpace(begun)
+			reportOutput.Reset()
+		} else if verdict, ok := strings.CutPrefix(line, vmReportEnd); ok {
+			reports[name] = vmReport{reportOutput.String(), strings.TrimSpace(verdict)}
+			name = ""
+		} else if name != "" {
+			reportOutput.WriteString(line)
+		} else {
+			otherOutput.WriteString(line)
+		}
+		if err != nil {
+			if name != "" {
+				reports[name] = vmReport{reportOutput.String(), "the machine ended"}
+			}
+			return reports, otherOutput.String()
+		}
+	}
+}
+
+// buildVMTests builds the test programs for the virtual machine. It leaves out the race detector,
+// because the machine is emulated.
+func buildVMTests(t *testing.T, dir string) (programs []string) {
+	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, vmPackages...)
+	cmd := exec.Command("go", args...)
+	cmd.Dir = systemtest.RepositoryDir()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	for _, pkg := range vmPackages {
+		programs = append(programs, filepath.Join(dir, filepath.Base(pkg)+".test"))
+	}
+	return programs
+}
+
+func writeVMImage(t *testing.T, m vm, programs []string) {
+	f, err := os.Create(m.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := vmimage.New(f)
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../cli")} {
+		w.WriteDir(dir)
+	}
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		w.WriteSymlink("usr/"+name, name)
+	}
+	for _, tool := range slices.Concat(vmTools, vmEngineTools) {
+		found, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatalf("the machine needs a program of this one: %v", err)
+		}
+		w.WriteProgram(found, "usr/bin/"+tool)
+	}
+	for _, program := range programs {
+		w.WriteProgram(program, "tests/"+filepath.Base(program))
+	}
+	w.WriteSymlink("tests/vm.test", "init")
+	w.WriteFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
+		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUserID)))
+	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
+	// The scripts find the configuration of their agents from the root of the repository.
+	w.WriteFile(vmRepositoryDir+"/go.mod", 0o644, nil)
+	for _, dir := range []string{".", "../cli", ".."} {
+		w.WriteTree(dir+"/testdata", path.Join(vmPackageDir, dir, "testdata"))
+	}
+	w.WriteModules(m.kernel, vmModuleDir, vmModules...)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
