@@ -13,12 +13,13 @@ const modulePathPrefix = "github.com/nomad-lite/nomad-lite/"
 // allowedFolderImports maps each folder to the other folders whose packages its packages can
 // import.
 var allowedFolderImports = map[string][]string{
-	"hclspec":        {},
-	"plugins":        {"hclspec"},
-	"sdk":            {"hclspec", "plugins"},
-	"builtin":        {"hclspec", "sdk"},
-	"runtime":        {"hclspec", "plugins"},
-	"cmd/nomad-lite": {"hclspec", "plugins", "sdk", "builtin", "runtime"},
+	"internal":       {},
+	"hclspec":        {"internal"},
+	"plugins":        {"internal", "hclspec"},
+	"sdk":            {"internal", "hclspec", "plugins"},
+	"builtin":        {"internal", "hclspec", "sdk"},
+	"runtime":        {"internal", "hclspec", "plugins"},
+	"cmd/nomad-lite": {"internal", "hclspec", "plugins", "sdk", "builtin", "runtime"},
 }
 
 // generatedPackages maps each package of generated code to the folders that can import it, which

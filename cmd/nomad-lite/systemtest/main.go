@@ -1,11 +1,14 @@
 package systemtest
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +20,10 @@ import (
 // Main runs the tests of a package, and fails if they leave files or processes on the machine. The test binary is
 // one of the programs when it is executed under the name of one. It does not return.
 func Main(m testscript.TestingM, programs map[string]func()) {
+	// Most tests wait for processes: more of them than there are processors run at the same time, unless -parallel is given.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err) // the flag exists in each test binary
+	}
 	testscript.Main(leakCheckedTests{m}, programs)
 }
 

@@ -16,6 +16,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // ScriptParams returns the parameters with which testscript runs the scripts of a directory, with the commands and the
@@ -101,6 +103,8 @@ func scriptCondition(name string) (bool, error) {
 		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
+	case "slow":
+		return slowtest.Enabled(), nil
 	case "cgroup2":
 		_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 		return err == nil, nil
