@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
@@ -37,9 +39,11 @@ func peersFolder() string {
 	return filepath.Join("..", "..", "..", "..", "shared", "peers")
 }
 
-// peerProgram returns the path of a peer program. It skips the test if the peers are absent.
+// peerProgram returns the path of a peer program. It skips the test if the peers are absent, or slow
+// tests are not enabled.
 func peerProgram(t testing.TB, name string) string {
 	t.Helper()
+	slowtest.Skip(t, "starts programs of others, for two minutes")
 	if _, err := os.Stat(filepath.Join(peersFolder(), "unpack")); err != nil {
 		t.Skipf("no peer programs: set %s to the folder that contains them: %v", peersEnvVar, err)
 	}

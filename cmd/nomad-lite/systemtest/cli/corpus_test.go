@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // refusalReason is a reason for which `job validate` may refuse a job file of the corpus.
@@ -33,6 +34,7 @@ var corpusRefusals = []refusalReason{
 // TestCorpusIsAccepted validates job files of Nomad's own tests and demos. The test logs the reasons for each
 // refused file.
 func TestCorpusIsAccepted(t *testing.T) {
+	slowtest.Skip(t, "starts a process for each of hundreds of job files")
 	files, err := filepath.Glob(filepath.Join(sharedDir(t, "corpus", "jobspecs"), "*.nomad.hcl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no job files: %v", err)

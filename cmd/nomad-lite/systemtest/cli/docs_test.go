@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -20,6 +21,7 @@ func TestScripts(t *testing.T) {
 // error executes each block that is marked sh. A block that is marked with a language and a name is
 // a file.
 func TestDocs(t *testing.T) {
+	slowtest.Skip(t, "builds and tests the plugins of the documents")
 	documents, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "docs/*.md"))
 	if err != nil || len(documents) == 0 {
 		t.Fatalf("no documents: %v", err)
@@ -41,6 +43,7 @@ func TestDocs(t *testing.T) {
 // TestQuickStart runs the commands with which the documents for authors of plugins start, each on its own and
 // literally, in an empty directory. With -v it prints the time of each command.
 func TestQuickStart(t *testing.T) {
+	slowtest.Skip(t, "runs all contract tests of two plugins")
 	scripts := t.TempDir()
 	for _, name := range []string{"drivers", "hooks"} {
 		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs", name+".md"))
