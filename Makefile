@@ -1,7 +1,10 @@
-.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
+.PHONY: check quick govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
+
+quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
+	go run -C .ci/tools ./quick $(if $(BASE),-base $(BASE))
 
 govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
