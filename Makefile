@@ -1,10 +1,13 @@
-.PHONY: check quick govulncheck generate test-vm test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate test-vm test-vm-short test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
 
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
 	go run -C .ci/tools ./quick $(if $(BASE),-base $(BASE))
+
+test-slow: ## the tests that go test ./... leaves out: contract suites, engines, programs of others; root runs more of them
+	NOMAD_LITE_SLOW=1 go test -count=1 -timeout=60m ./...
 
 govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
@@ -14,6 +17,9 @@ generate: ## protobuf code, after a change of a .proto file
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
 	NOMAD_LITE_VM=1 go test -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
+
+test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes
+	NOMAD_LITE_VM=1 go test -short -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
 	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState)$$' ./cmd/nomad-lite/systemtest/faults -faults

@@ -46,6 +46,7 @@ type vmStep struct {
 	cgroup string
 
 	withEngine bool // the step starts Docker engines
+	long       bool // the step does not run with -short: it tests less of cgroups version 2 than it takes time
 }
 
 // vmDriverContractFlag selects the tests of the driver contract that can depend on cgroups.
@@ -90,10 +91,11 @@ var vmSteps = []vmStep{
 	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
 }
 
-// chosenVMSteps returns the steps whose names contain the text, without its underscores.
-func chosenVMSteps(text string) []vmStep {
+// chosenVMSteps returns the steps whose names contain the text, without its underscores, and of these only the short
+// ones if short is set.
+func chosenVMSteps(text string, short bool) []vmStep {
 	return slices.DeleteFunc(slices.Clone(vmSteps), func(s vmStep) bool {
-		return !strings.Contains(s.name, strings.ReplaceAll(text, "_", " "))
+		return short && s.long || !strings.Contains(s.name, strings.ReplaceAll(text, "_", " "))
 	})
 }
 
@@ -107,7 +109,7 @@ func runVMInit(guest string) {
 	} else if guest == vmModeClock {
 		runAndReportVMStep(vmStepClock, runClockSteps)
 	} else {
-		for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar)) {
+		for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar), os.Getenv(vmShortEnvVar) != "") {
 			runAndReportVMStep(step.name, step.run)
 		}
 	}

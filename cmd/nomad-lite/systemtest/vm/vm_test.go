@@ -23,6 +23,9 @@ import (
 // vmEnvVar enables the test that boots virtual machines. CI sets it.
 const vmEnvVar = "NOMAD_LITE_VM"
 
+// vmShortEnvVar tells the init process of the virtual machine that the tests run with -short.
+const vmShortEnvVar = "NOMAD_LITE_VM_SHORT"
+
 // vmStepsEnvVar is a part of the names of the steps that run; empty means all. An underscore stands for a space.
 const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
 
@@ -55,12 +58,13 @@ var vmTools = []string{
 	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
 }
 
-// TestVM runs nomad-lite in a virtual machine that has only cgroups version 2.
+// TestVM runs nomad-lite in a virtual machine that has only cgroups version 2. With -short, it runs the steps that only
+// such a machine can run, and cuts the power once.
 //
 // The machine is emulated, so that the test needs no hardware virtualization. Its file system is an
 // initramfs, and its init process is this test program.
 func TestVM(t *testing.T) {
-	if testing.Short() || os.Getenv(vmEnvVar) == "" {
+	if os.Getenv(vmEnvVar) == "" {
 		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
 	}
 	if runtime.GOARCH != "amd64" {
@@ -79,6 +83,9 @@ func TestVM(t *testing.T) {
 		return // only some steps of the first machine are wanted
 	}
 	t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
+	if testing.Short() {
+		return
+	}
 	t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
 }
 
@@ -86,7 +93,7 @@ func TestVM(t *testing.T) {
 // delegated cgroups. No test program may leave anything behind.
 func testVMSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeAllSteps, nil)
-	for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar)) {
+	for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar), testing.Short()) {
 		t.Run(step.name, func(t *testing.T) {
 			report, ok := reports[step.name]
 			switch {
@@ -128,6 +135,9 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)}
+	if testing.Short() {
+		args[len(args)-1] += " " + vmShortEnvVar + "=1"
+	}
 	if m.disk != "" {
 		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
