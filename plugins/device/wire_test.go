@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -25,13 +26,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// newClientOf serves a device plugin, and returns the host's client of it.
+// newClientOf serves a device plugin on an in-memory connection, and returns the host's client of it. The test can have a fake
+// clock: the client waits for the exit of the process after a stream has ended.
 func newClientOf(t *testing.T, exited <-chan struct{}, register func(*grpc.Server), options ...grpc.ServerOption) Plugin {
 	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := bufconn.Listen(1 << 16)
 	s := grpc.NewServer(options...)
 	register(s)
 	var serverDone sync.WaitGroup
@@ -41,7 +40,8 @@ func newClientOf(t *testing.T, exited <-chan struct{}, register func(*grpc.Serve
 		}
 	})
 	t.Cleanup(func() { s.Stop(); serverDone.Wait() })
-	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,6 @@ func TestFingerprintRoundTrip(t *testing.T) {
 }
 
 func TestFingerprintStreamEnds(t *testing.T) {
-	t.Parallel()
 	exited := make(chan struct{})
 	close(exited)
 	for name, c := range map[string]struct {
@@ -163,16 +162,17 @@ func TestFingerprintStreamEnds(t *testing.T) {
 		"invalid groups":         {plugin: &fakePlugin{fingerprints: []Fingerprint{{Groups: []Group{{}}}}}, text: `device plugin "usb": Fingerprint: fingerprint: groups[0] ("//"): vendor is empty`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := newClientOf(t, c.exited, func(s *grpc.Server) { RegisterServer(s, c.plugin) })
-			ch, err := client.Fingerprint(t.Context())
-			got := receive(t, ch, err)
-			if len(got) != 1 || got[0].Err == nil {
-				t.Fatalf("received %+v, want one error", got)
-			}
-			if c.want != nil && !errors.Is(got[0].Err, c.want) || c.text != "" && got[0].Err.Error() != c.text {
-				t.Errorf("error %q, want %v %q", got[0].Err, c.want, c.text)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				client := newClientOf(t, c.exited, func(s *grpc.Server) { RegisterServer(s, c.plugin) })
+				ch, err := client.Fingerprint(t.Context())
+				got := receive(t, ch, err)
+				if len(got) != 1 || got[0].Err == nil {
+					t.Fatalf("received %+v, want one error", got)
+				}
+				if c.want != nil && !errors.Is(got[0].Err, c.want) || c.text != "" && got[0].Err.Error() != c.text {
+					t.Errorf("error %q, want %v %q", got[0].Err, c.want, c.text)
+				}
+			})
 		})
 	}
 }
@@ -219,7 +219,6 @@ func (bytesCodec) Unmarshal(b []byte, v any) error { return proto.Unmarshal(b, v
 
 // The answers of a plugin that cannot be used are errors of the plugin and the call, whatever their status code.
 func TestUnusableAnswers(t *testing.T) {
-	t.Parallel()
 	type fault struct {
 		server *unusableServer
 		want   string
@@ -233,21 +232,22 @@ func TestUnusableAnswers(t *testing.T) {
 	}
 	for name, f := range faults {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := newClientOf(t, nil, func(s *grpc.Server) { devicepb.RegisterDevicePluginServer(s, f.server) }, grpc.ForceServerCodec(bytesCodec{}))
-			check := func(call string, err error) {
-				if err == nil || !strings.HasPrefix(err.Error(), `device plugin "usb": `+call) || !strings.Contains(err.Error(), f.want) {
-					t.Errorf("%s: error %v, want %q", call, err, f.want)
+			synctest.Test(t, func(t *testing.T) {
+				client := newClientOf(t, nil, func(s *grpc.Server) { devicepb.RegisterDevicePluginServer(s, f.server) }, grpc.ForceServerCodec(bytesCodec{}))
+				check := func(call string, err error) {
+					if err == nil || !strings.HasPrefix(err.Error(), `device plugin "usb": `+call) || !strings.Contains(err.Error(), f.want) {
+						t.Errorf("%s: error %v, want %q", call, err, f.want)
+					}
 				}
-			}
-			fingerprints, err := client.Fingerprint(t.Context())
-			check("Fingerprint", receive(t, fingerprints, err)[0].Err)
-			stats, err := client.Stats(t.Context(), 0)
-			check("Stats", receive(t, stats, err)[0].Err)
-			if f.server.err != nil {
-				_, err = client.Reserve(t.Context(), []string{"1"})
-				check("Reserve", err)
-			}
+				fingerprints, err := client.Fingerprint(t.Context())
+				check("Fingerprint", receive(t, fingerprints, err)[0].Err)
+				stats, err := client.Stats(t.Context(), 0)
+				check("Stats", receive(t, stats, err)[0].Err)
+				if f.server.err != nil {
+					_, err = client.Reserve(t.Context(), []string{"1"})
+					check("Reserve", err)
+				}
+			})
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -574,21 +575,26 @@ func TestErrorsOverTheWire(t *testing.T) {
 		}
 	})
 	t.Run("a recovery that has not found out", func(t *testing.T) {
-		for _, c := range []struct {
-			err  error
-			open bool
-		}{
-			{status.Error(codes.Unavailable, "no connection to the engine"), true},
-			{context.DeadlineExceeded, true},
-			{context.Canceled, true},
-			{ErrTaskNotFound, false},
-			{status.Error(codes.NotFound, "no such container"), false},
-		} {
-			f.err = c.err
-			if err := d.RecoverTask(t.Context(), &Handle{}); err == nil || IsRecoverable(err) != c.open {
-				t.Errorf("%v: got %v, recoverable %v, want %v", c.err, err, !c.open, c.open)
+		synctest.Test(t, func(t *testing.T) { // the client waits for the exit of the plugin after some of the errors
+			f := &fakeDriver{}
+			p := serveInMemory(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+			d := NewClient(p.conn, p.done)
+			for _, c := range []struct {
+				err  error
+				open bool
+			}{
+				{status.Error(codes.Unavailable, "no connection to the engine"), true},
+				{context.DeadlineExceeded, true},
+				{context.Canceled, true},
+				{ErrTaskNotFound, false},
+				{status.Error(codes.NotFound, "no such container"), false},
+			} {
+				f.err = c.err
+				if err := d.RecoverTask(t.Context(), &Handle{}); err == nil || IsRecoverable(err) != c.open {
+					t.Errorf("%v: got %v, recoverable %v, want %v", c.err, err, !c.open, c.open)
+				}
 			}
-		}
+		})
 	})
 	t.Run("a port that is none", func(t *testing.T) {
 		f.err, f.networkOverride = nil, &NetworkOverride{PortMap: map[string]int{"http": math.MaxInt32 + 1}}
