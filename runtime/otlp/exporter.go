@@ -18,19 +18,23 @@ const (
 	maxQueue = 4096
 	// maxBatch is the number of spans in a request. The collector accepts 4 MB by default.
 	maxBatch = 512
+
+	requestTimeout = 10 * time.Second
+	maxRetryDelay  = 30 * time.Second
+
+	// dropLogInterval is the minimum time between two messages about dropped spans.
+	dropLogInterval = time.Minute
+)
+
+// These times are shorter in tests.
+var (
 	// batchDelay is how long the first span of a batch waits for others. An agent that is killed loses the
 	// spans of this time.
 	batchDelay = time.Second
-
-	requestTimeout = 10 * time.Second
 	// closeTimeout limits how long Close waits for the collector.
 	closeTimeout = 2 * time.Second
 
 	minRetryDelay = time.Second
-	maxRetryDelay = 30 * time.Second
-
-	// dropLogInterval is the minimum time between two messages about dropped spans.
-	dropLogInterval = time.Minute
 )
 
 // Agent describes the agent that exports spans and metrics.

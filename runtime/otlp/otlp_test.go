@@ -25,6 +25,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
+func TestMain(m *testing.M) {
+	batchDelay, closeTimeout, minRetryDelay = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
+	os.Exit(m.Run())
+}
+
 var testAlloc = &api.Allocation{ID: "01020304-0506-4708-890a-0b0c0d0e0f10", Name: "j.g[0]", Namespace: "default", JobID: "j", TaskGroup: "g"}
 
 var testAgent = Agent{Version: "1.2.3", NodeID: "n", NodeName: "node"}

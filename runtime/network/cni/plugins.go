@@ -12,7 +12,7 @@ import (
 )
 
 // versionTimeout limits the time in which a plugin must print its version.
-const versionTimeout = 2 * time.Second
+var versionTimeout = 2 * time.Second
 
 // versionPattern matches the version in a plugin's output: the last word of the first line that ends in a version, as in
 // Nomad. Some builds print "CNI bridge plugin v1.1.1", others only the versions of the protocol, of which the last counts.
