@@ -422,6 +422,7 @@ type startedTask struct {
 	handle        *driver.Handle
 	stdout        *lockedBuffer
 	stderr        *lockedBuffer
+	outputWriters []*os.File     // FIFOs of both outputs
 	outputReaders sync.WaitGroup // readers of both outputs
 
 	destroyed bool
@@ -488,6 +489,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	}
 	h.cgroups.make(t, config)
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	t.Cleanup(s.closeOutput)
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			t.Fatalf("make FIFO: %v", err)
@@ -497,32 +499,31 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	return config, s
 }
 
-// readFIFO copies a FIFO until all its writers have closed it.
+// readFIFO copies a FIFO until the suite and all processes have closed it. The suite has it open for writing until closeOutput,
+// so that, as with a host, the FIFO has a reader when another plugin process recovers the task.
 func (s *startedTask) readFIFO(path string, to io.Writer) {
-	opened := make(chan struct{})
+	s.t.Helper()
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		s.t.Fatalf("%v", err)
+	}
+	writer, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		reader.Close()
+		s.t.Fatalf("%v", err)
+	}
+	s.outputWriters = append(s.outputWriters, writer)
 	s.outputReaders.Go(func() {
-		f, err := os.Open(path) // os.Open blocks until the FIFO has a writer
-		close(opened)
-		if err != nil {
-			return
-		}
-		defer f.Close()
-		io.Copy(to, f)
+		defer reader.Close()
+		io.Copy(to, reader)
 	})
-	s.t.Cleanup(func() {
-		// If the FIFO never had a writer, os.Open still blocks: opening the FIFO for
-		// writing ends that.
-		for {
-			select {
-			case <-opened:
-				return
-			case <-time.After(time.Millisecond):
-			}
-			if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-				unix.Close(fd)
-			}
-		}
-	})
+}
+
+// closeOutput ends the output, except for other processes that have its FIFOs open. It can be called twice.
+func (s *startedTask) closeOutput() {
+	for _, w := range s.outputWriters {
+		w.Close()
+	}
 }
 
 // startTask starts a task, and removes it at the end of the case.

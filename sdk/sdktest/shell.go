@@ -71,6 +71,7 @@ func testTaskOutput(t tb, h *testHost) {
 	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
 	s.wait()
 	s.destroy()
+	s.closeOutput()
 	done := make(chan struct{})
 	go func() { s.outputReaders.Wait(); close(done) }()
 	select {
@@ -100,6 +101,7 @@ func testTaskEnvironment(t tb, h *testHost) {
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.wait()
 	s.destroy()
+	s.closeOutput()
 	s.outputReaders.Wait()
 	got := map[string]string{}
 	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
