@@ -327,7 +327,7 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 			time.Sleep(50 * time.Millisecond) // time for the concurrent calls
 		}
 		if d.has("remembers a cancelled start") {
-			waitUntilCancelled(ctx, time.Second)
+			waitUntilCancelled(ctx, 500*time.Millisecond)
 		}
 	}
 	sent := *config
@@ -758,6 +758,10 @@ func TestDriverWithoutCgroups(t *testing.T) {
 
 // TestDriverDefects checks that the suite reports exactly the cases that a defect concerns.
 func TestDriverDefects(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the suite once per defect; TestEachCaseCanFail has other defects")
+	}
 	for _, test := range []struct {
 		defect string
 		want   []string // want: ids of the findings

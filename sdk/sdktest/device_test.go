@@ -302,10 +302,17 @@ func defectiveDevicePlugin(defect string) Plugin {
 	return Plugin{Path: os.Args[0], Env: []string{envDeviceDefect + "=" + defect}}
 }
 
-func TestDeviceWithoutDefects(t *testing.T) { Device(t, defectiveDevicePlugin("none")) }
+func TestDeviceWithoutDefects(t *testing.T) {
+	t.Parallel()
+	Device(t, defectiveDevicePlugin("none"))
+}
 
 // TestDeviceDefects checks that the suite reports exactly the cases that a defect concerns.
 func TestDeviceDefects(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the suite once per defect; TestEachCaseCanFail has other defects")
+	}
 	for _, test := range []struct {
 		defect string
 		want   []string // want: ids of the findings

@@ -101,9 +101,12 @@ func openFingerprint(ctx context.Context, t tb, p *pluginProcess) (first device.
 	return first, ch
 }
 
+// valueTimeout limits how long a stream can take to send its next value.
+var valueTimeout = waitTimeout
+
 // receiveValue returns the next value of a stream.
 func receiveValue[V any](ch <-chan V) (v V, err error) {
-	timer := time.NewTimer(waitTimeout)
+	timer := time.NewTimer(valueTimeout)
 	defer timer.Stop()
 	select {
 	case v, ok := <-ch:
@@ -112,7 +115,7 @@ func receiveValue[V any](ch <-chan V) (v V, err error) {
 		}
 		return v, nil
 	case <-timer.C:
-		return v, fmt.Errorf("nothing arrived within %v", waitTimeout)
+		return v, fmt.Errorf("nothing arrived within %v", valueTimeout)
 	}
 }
 
@@ -366,7 +369,7 @@ func openStats(ctx context.Context, t tb, p *pluginProcess, interval time.Durati
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}
-	timer := time.NewTimer(waitTimeout)
+	timer := time.NewTimer(valueTimeout)
 	defer timer.Stop()
 	select {
 	case s, ok := <-ch:
@@ -378,7 +381,7 @@ func openStats(ctx context.Context, t tb, p *pluginProcess, interval time.Durati
 		}
 		return s, ch
 	case <-timer.C:
-		t.Fatalf("no statistics within %v", waitTimeout)
+		t.Fatalf("no statistics within %v", valueTimeout)
 	}
 	return device.Stats{}, nil
 }

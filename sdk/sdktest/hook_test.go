@@ -282,6 +282,10 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, faultyHookPlugin("")) }
 
 // TestHookDefects checks that the suite reports exactly the cases that a defect of a hook concerns.
 func TestHookDefects(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the suite once per defect; TestEachCaseCanFail has other defects")
+	}
 	// This additional timeout is long enough for a call to reach the plugin on a
 	// slow machine.
 	defaultTimeouts := shortCallTimeouts

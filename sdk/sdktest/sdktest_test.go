@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,6 +28,13 @@ import (
 const envDriverFault = "SDKTEST_FAULT"
 
 func TestMain(m *testing.M) {
+	// The tests of defects mainly wait: for processes, and for events that never occur. A plugin without a defect needs
+	// some milliseconds for these events, also on a busy machine far less than the timeout.
+	const eventTimeout = 4 * time.Second
+	childKillTimeout, cancelledStartTimeout, valueTimeout = eventTimeout, eventTimeout, eventTimeout
+	if err := flag.Set("test.parallel", "8"); err != nil { // the flag of the command line replaces it
+		panic(err)
+	}
 	Main(m, func() {
 		if defect, ok := os.LookupEnv(envDefect); ok {
 			serveDefectiveDriver(defect)
@@ -413,6 +421,7 @@ func faultyDriverPlugin(fault string) Plugin {
 // TestEachCaseCanFail runs the suite against drivers with one fault each, and
 // checks that the matching case finds it.
 func TestEachCaseCanFail(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		fault string
 		run   func(tb, *testHost)
