@@ -24,7 +24,12 @@ func runAsUser(t *testing.T, pattern string) {
 	}
 }
 
-func TestContractRootless(t *testing.T) { runAsUser(t, "^TestContract$") }
+func TestContractRootless(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the contract suite a second time, which takes ten seconds")
+	}
+	runAsUser(t, "^TestContract$")
+}
 
 func TestEscapesRootless(t *testing.T) { runAsUser(t, "^TestEscapes$") }
 

@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 
 // TestContract uses classes of the runtime itself, because the suite gives no files to its tasks.
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a Java virtual machine in each case")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("isolation needs root")
 	}

@@ -81,6 +81,9 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a virtual machine in each case")
+	}
 	requireQEMU(t)
 	dir := t.TempDir()
 	sdktest.Driver(t, sdktest.Plugin{

@@ -37,6 +37,9 @@ func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
 // TestContractUnprivileged runs the sdktest suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the contract suite a second time")
+	}
 	const nobodyUID = 65534
 	out := processtest.RunAsUser(t, nobodyUID, "^TestContract$")
 	if !bytes.Contains(out, []byte("--- PASS: TestContract/")) {

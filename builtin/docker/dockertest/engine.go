@@ -41,7 +41,7 @@ type Engine struct {
 const startTimeout = 60 * time.Second
 
 // Start starts a Docker engine that ends with the test, with its containers. It skips the test
-// if that is impossible here; with NOMAD_LITE_CI set, it fails the test instead. Only one engine
+// if that is impossible here, or with -short; with NOMAD_LITE_CI set, it fails the test if that is impossible. Only one engine
 // of tests runs at a time, because engines share the bridge of the machine.
 func Start(t testing.TB) *Engine {
 	t.Helper()
@@ -101,6 +101,9 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("a Docker engine needs root")
+	}
+	if testing.Short() {
+		t.Skip("starts a Docker engine")
 	}
 	if _, err := exec.LookPath(program); err != nil {
 		unavailable("install %s: %v", debianPackage, err)

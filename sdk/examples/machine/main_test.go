@@ -69,6 +69,9 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a virtual machine in each case")
+	}
 	requireQEMU(t)
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
