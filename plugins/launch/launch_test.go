@@ -196,6 +196,9 @@ func TestLaunchErrors(t *testing.T) {
 			if tt.setup != nil {
 				tt.setup(&cfg)
 			}
+			if testing.Short() && min(cfg.StartTimeout, cfg.CallTimeout) < time.Minute {
+				t.Skip("waits until a timeout of seconds has passed")
+			}
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
 				p.Close()
@@ -485,6 +488,9 @@ func killByArg(t *testing.T, arg, socketDir string) {
 
 func TestStubbornPluginIsKilled(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits until the timeouts of a shutdown have passed")
+	}
 	cfg, out := newConfig(t, "stubborn")
 	p := mustStartPlugin(t, cfg)
 	began := time.Now()

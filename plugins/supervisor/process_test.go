@@ -466,6 +466,9 @@ func TestKeeperKilled(t *testing.T) {
 
 func TestUnreachablePluginIsReplaced(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the second launch")
+	}
 	s := newSupervisorWithKeeper(t, catalog.Config{Builtins: newCatalogBuiltins("deaf")}, nil)
 	var pid int
 	eventually(t, "a process is there", func() bool {

@@ -311,6 +311,9 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 // may run. It is reattached when the records can be read again.
 func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the second launch")
+	}
 	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -338,6 +341,9 @@ func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 // killed. If killing it fails at the start of the supervisor, it is retried.
 func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the second launch")
+	}
 	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

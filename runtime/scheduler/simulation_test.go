@@ -41,7 +41,11 @@ func TestSimulation(t *testing.T) {
 		simulate(t, *seedFlag, os.Stderr)
 		return
 	}
-	schedtest.RunWithSeeds(t, *seedCountFlag, func(seed uint64) { simulate(t, seed, nil) })
+	seeds := *seedCountFlag
+	if testing.Short() {
+		seeds = min(seeds, 15)
+	}
+	schedtest.RunWithSeeds(t, seeds, func(seed uint64) { simulate(t, seed, nil) })
 }
 
 // simulation is a run of random requests against a scheduler and a simulated node.

@@ -198,6 +198,9 @@ func TestNamespacesReachEachOther(t *testing.T) {
 }
 
 func TestForwardedPort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for connections that time out")
+	}
 	b := New(testConfig)
 	e, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
 	attach(t, b, "two")
@@ -433,6 +436,9 @@ func TestMasquerade(t *testing.T) {
 
 // Another machine that sends packets for a namespace to this machine reaches only forwarded ports.
 func TestNamespaceIsUnreachableFromOutside(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for connections that time out")
+	}
 	_, one := attach(t, New(testConfig), "one")
 	command(t, "ip", "-n", outside, "route", "add", "172.26.64.0/20", "via", machineAddress)
 	t.Cleanup(func() { command(t, "ip", "-n", outside, "route", "del", "172.26.64.0/20") })
@@ -725,6 +731,9 @@ func TestDetachErrorOfAll(t *testing.T) {
 }
 
 func TestHundredNamespacesLeaveNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("connects a hundred namespaces")
+	}
 	before := machineState(t)
 	b := New(testConfig)
 	var list []Endpoint
