@@ -43,7 +43,7 @@ func TestHalfSentRequests(t *testing.T) {
 	}
 	const maxMemoryGrowth = 64 << 20
 	agents := map[bool]*systemtest.TokenProtectedAgent{}
-	for _, kind := range slices.Sorted(maps.Keys(programs.HalfSentRequests)) {
+	for _, kind := range slices.Sorted(maps.Keys(programs.HalfSentRequests())) {
 		secure := kind == systemtest.PartialTLSHandshake
 		if agents[secure] == nil {
 			agents[secure] = systemtest.StartTokenProtectedAgent(t, secure)

@@ -14,15 +14,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
-// HalfSentRequests are the beginnings of requests, by their kinds.
-var HalfSentRequests = map[string]string{
-	"half of a header":             "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
-	"half of many headers":         "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToServerLimit(),
-	"half of a GET's body":         "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
-	"half of a POST's body":        "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
-	"an open path and a body":      "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
-	"half of a message":            partialWebsocketMessage(),
-	systemtest.PartialTLSHandshake: "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
+// HalfSentRequests returns the beginnings of requests, by their kinds. They are not a variable, because each process of
+// the tests would make them when it starts.
+func HalfSentRequests() map[string]string {
+	return map[string]string{
+		"half of a header":             "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
+		"half of many headers":         "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToServerLimit(),
+		"half of a GET's body":         "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
+		"half of a POST's body":        "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
+		"an open path and a body":      "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", systemtest.HalfSentBodySize),
+		"half of a message":            partialWebsocketMessage(),
+		systemtest.PartialTLSHandshake: "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
+	}
 }
 
 // headersUpToServerLimit returns about as many headers as a server reads at most.
@@ -50,6 +53,7 @@ func keepPartialRequestsOpen() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
 	count, _ := strconv.Atoi(os.Args[4])
+	request := HalfSentRequests()[kind]
 	var firstRequestsSent sync.WaitGroup
 	for i := range count {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
@@ -60,7 +64,7 @@ func keepPartialRequestsOpen() {
 		go func() {
 			first := sync.OnceFunc(firstRequestsSent.Done)
 			for {
-				sendPartialRequest(from, address, HalfSentRequests[kind], first)
+				sendPartialRequest(from, address, request, first)
 				first()
 				time.Sleep(100 * time.Millisecond)
 			}

@@ -52,18 +52,26 @@ type hostileHookPlugin struct {
 	host *hook.HostClient
 }
 
-// invalidPrestartResponses are responses of Prestart that are invalid for every task.
-var invalidPrestartResponses = map[string]hook.TaskPrestartResponse{
-	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
-	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
-	"device": {Devices: []driver.Device{{TaskPath: "dev", HostPath: "/dev/null", Permissions: "everything"}}},
-	"state":  {State: map[string]string{"x": strings.Repeat("x", 2<<20)}, Done: true},
-	"crowd":  {Mounts: make([]driver.Mount, 20_000)},
+// invalidPrestartResponse returns a response of Prestart that is invalid for every task.
+func invalidPrestartResponse(kind string) hook.TaskPrestartResponse {
+	switch kind {
+	case "env":
+		return hook.TaskPrestartResponse{Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}}
+	case "mount":
+		return hook.TaskPrestartResponse{Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}}
+	case "device":
+		return hook.TaskPrestartResponse{Devices: []driver.Device{{TaskPath: "dev", HostPath: "/dev/null", Permissions: "everything"}}}
+	case "state":
+		return hook.TaskPrestartResponse{State: map[string]string{"x": strings.Repeat("x", 2<<20)}, Done: true}
+	case "crowd":
+		return hook.TaskPrestartResponse{Mounts: make([]driver.Mount, 20_000)}
+	}
+	return hook.TaskPrestartResponse{}
 }
 
 func (h *hostileHookPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	orders, err := parseHostileHookConfig(req.Attachment)
-	return invalidPrestartResponses[strings.TrimPrefix(orders.Mode, "lie ")], err
+	return invalidPrestartResponse(strings.TrimPrefix(orders.Mode, "lie ")), err
 }
 
 func (h *hostileHookPlugin) PluginInfo(context.Context) (*base.Info, error) {
