@@ -215,10 +215,18 @@ func (s *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
 func (s *TestAgent) WaitAlloc(id, status string) *api.Allocation {
 	s.T.Helper()
 	var alloc *api.Allocation
+	change := &api.QueryOptions{WaitTime: time.Second} // the agent answers when the allocations have changed
 	s.WaitUntil(id+" is "+status, func() (string, bool) {
-		stubs, _, err := s.Jobs().Allocations(id, false, nil)
-		if err != nil || len(stubs) == 0 {
+		stubs, meta, err := s.Jobs().Allocations(id, false, change)
+		if err != nil {
 			return fmt.Sprint(err), false
+		}
+		change.WaitIndex = meta.LastIndex
+		if len(stubs) == 0 {
+			return "no allocation", false
+		}
+		if now := stubs[0]; now.ClientStatus != status {
+			return now.ClientStatus + " " + now.ClientDescription, false
 		}
 		alloc = s.ReadAlloc(stubs[0].ID)
 		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
@@ -236,16 +244,22 @@ func (s *TestAgent) ReadAlloc(id string) *api.Allocation {
 	return alloc
 }
 
+// SleepBetweenChecks sleeps for at least the duration least before a test checks again what it has awaited since began.
+// The longer a test waits, the longer it sleeps, because checks take CPU time from the awaited processes.
+func SleepBetweenChecks(began time.Time, least time.Duration) {
+	time.Sleep(max(least, min(time.Since(began)/8, 20*least)))
+}
+
 // WaitUntil calls the function is until it reports true. After a timeout, the test fails with the
 // text of the last call.
 func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
 	s.T.Helper()
 	last, ok := "", false
-	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+	for began := time.Now(); ; SleepBetweenChecks(began, 5*time.Millisecond) {
 		if last, ok = is(); ok {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Since(began) > WaitTimeout {
 			s.T.Fatalf("%s: not within %v, but: %s", what, WaitTimeout, last)
 		}
 	}

@@ -201,8 +201,8 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 func AssertNodeExited(t testing.TB, data string) {
 	t.Helper()
 	left := FindNodeProcesses(data)
-	for deadline := time.Now().Add(WaitTimeout); len(left) > 0 && time.Now().Before(deadline); left = FindNodeProcesses(data) {
-		time.Sleep(5 * time.Millisecond)
+	for began := time.Now(); len(left) > 0 && time.Since(began) < WaitTimeout; left = FindNodeProcesses(data) {
+		SleepBetweenChecks(began, 5*time.Millisecond)
 	}
 	for _, p := range left {
 		t.Errorf("I3: %s is left behind: %d", p.Kind, p.PID)

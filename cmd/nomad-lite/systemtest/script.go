@@ -124,12 +124,12 @@ func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: soon regexp program [argument...]")
 	}
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); ; SleepBetweenChecks(began, 50*time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Since(began) > WaitTimeout {
 			ts.Fatalf("soon: no %s within %v: %v", pattern, WaitTimeout, err)
 		}
 	}
@@ -222,12 +222,12 @@ func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return
 	}
-	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
+	for began := time.Now(); ; SleepBetweenChecks(began, 5*time.Millisecond) {
 		left := ScriptProcesses(work)
 		if len(left) == 0 {
 			break
 		}
-		if time.Now().After(deadline) {
+		if time.Since(began) > WaitTimeout {
 			ts.Fatalf("processes are left: %v", left)
 		}
 	}

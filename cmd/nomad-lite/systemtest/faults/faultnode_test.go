@@ -33,7 +33,8 @@ const bystanderJob = `
 job "bystander" {
   group "g" {
     task "bystander" {
-      driver = %q
+      driver       = %q
+      kill_timeout = "200ms" # with the driver exec, sleep is the first process of a pid namespace, and ignores the signal
       env {
         NODE = %q
       }
@@ -368,6 +369,9 @@ func (n *faultNode) injectFault(agent *os.Process) {
 	if n.fault.victim.killsAgent {
 		_ = agent.Kill()
 	}
+	if n.fault.victim.name == systemtest.VolumePluginVictim {
+		n.waitVolumePluginBlocked()
+	}
 	killed := n.killAllVictims()
 	needed := !n.fault.victim.killsAgent && !n.fault.victim.removesSocketDir
 	// A process is found by its environment, which is empty for a short time during exec.
@@ -495,7 +499,7 @@ func (n *faultNode) registerJob(job string) {
 func (n *faultNode) waitAllocReport(what string, ok func(programs.AllocReport) bool) {
 	n.Helper()
 	var s programs.AllocReport
-	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		s = programs.AllocReport{}
 		n.do("look", &s)
 		n.checkAllocReport(s)

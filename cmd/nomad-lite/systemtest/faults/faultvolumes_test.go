@@ -92,9 +92,22 @@ func (n *faultNode) installVolumePlugin() error {
 	return errors.Join(
 		os.Chmod(n.dir, os.ModeSticky|0o777), // the driver runs the task as nobody, who writes the history
 		os.MkdirAll(dir, 0o711),
-		os.WriteFile(filepath.Join(dir, "mount"), fmt.Appendf(nil, faultVolumePlugin, blocked, filepath.Join(n.dir, "blocked")), 0o755),
+		os.WriteFile(filepath.Join(dir, "mount"), fmt.Appendf(nil, faultVolumePlugin, blocked, n.volumePluginBlockedDir()), 0o755),
 		linkProgram("chroot-driver", filepath.Join(n.pluginDir(), "chroot-driver")),
 	)
+}
+
+// volumePluginBlockedDir returns the directory that the plugin of the volumes makes when it blocks.
+func (n *faultNode) volumePluginBlockedDir() string { return filepath.Join(n.dir, "blocked") }
+
+// waitVolumePluginBlocked waits until the plugin of the volumes blocks. A plugin that is killed earlier blocks in its next call.
+func (n *faultNode) waitVolumePluginBlocked() {
+	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(n.volumePluginBlockedDir()); err == nil {
+			return
+		}
+	}
+	n.Error("the plugin of the volumes does not block")
 }
 
 func (n *faultNode) volumesDir() string { return filepath.Join(n.dataDir, "host_volumes") }

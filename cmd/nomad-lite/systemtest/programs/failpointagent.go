@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -17,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // An agent reports over the first of these pipes that it has reached the failpoint, and reads the
@@ -69,8 +71,10 @@ func runFailpointAgent() {
 
 // KillableAgentCommands are additional commands of a killable agent.
 var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
-	"look": func(_ context.Context, a *agent.Agent, _ string) any {
+	"look": func(ctx context.Context, a *agent.Agent, _ string) any {
+		waitStateChange(ctx, a.Store())
 		s := a.Store().Snapshot()
+		reportedIndex = s.Index()
 		seen := AllocReport{Local: s.LocalAllocations()}
 		for _, alloc := range s.Allocations(nil, "") {
 			seen.Allocs = append(seen.Allocs, &api.Allocation{
@@ -108,6 +112,17 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
 		return fmt.Sprint(err)
 	},
+}
+
+// reportedIndex is the index of the state in the last AllocReport.
+var reportedIndex uint64
+
+// waitStateChange waits until the state differs from that of the last AllocReport. It waits a moment only, because tests
+// also wait for files and processes. Reports of an unchanged state would take most of the CPU time of a test.
+func waitStateChange(ctx context.Context, s *store.Store) {
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Millisecond)
+	defer cancel()
+	_ = s.WaitForIndex(ctx, reportedIndex+1) // the error is that nothing has changed
 }
 
 // AllocReport is an agent's report about its allocations.
