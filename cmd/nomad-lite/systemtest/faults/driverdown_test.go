@@ -28,6 +28,9 @@ func init() {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
+	programs.KillableAgentCommands["relaunch"] = func(ctx context.Context, a *agent.Agent, plugin string) any {
+		return fmt.Sprint(a.RestartPlugin(ctx, plugin))
+	}
 }
 
 // driverOutageNode is a node whose driver plugin can be made unavailable.
@@ -108,10 +111,19 @@ func (n *driverOutageNode) breakDriver() {
 	n.killPluginTwice()
 }
 
+// repairDriver makes the driver available again. The agent would launch its plugin again after the back-off.
 func (n *driverOutageNode) repairDriver() {
 	n.Helper()
 	if err := os.RemoveAll(n.dir + "/broken"); err != nil {
 		n.Fatal(err)
+	}
+	plugin := n.driverName
+	if plugin == "shell" {
+		plugin = "shell-driver" // name of its file
+	}
+	var text string
+	if n.Ask("relaunch "+plugin, &text); text != fmt.Sprint(nil) {
+		n.Fatal(text)
 	}
 }
 
@@ -229,6 +241,9 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 		n.killPluginTwice()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable, the task may still run: "))
 		n.assertSameTaskProcess(id, was)
+		if n.driverName == "shell" { // the plugin of the other driver is launched again after the back-off
+			n.repairDriver()
+		}
 		v := n.WaitTaskReport("the end of the outage is an event", func(v systemtest.TaskReport) bool {
 			_, s := v.TaskOfJob("service")
 			if s.State != model.TaskRunning || s.Failed {
@@ -395,6 +410,7 @@ func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 			n.RegisterJobs(n.dir, n.job("bad", "batch", "exit 0", "crash = true"))
 			n.waitTask("the start has failed", "bad", func(s *api.TaskState) bool { return s.Failed })
 			n.Ask("purge bad", new(string))
+			n.repairDriver()
 			n.waitTask("it runs on", "service", taskHasEventText("driver available again"))
 			n.assertSameTaskProcess(id, was)
 			v := n.WaitTaskReport("the bad one is gone", func(v systemtest.TaskReport) bool { return len(v.Allocs) == 1 })
