@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -229,6 +230,64 @@ func TestCallsWaitForTheHost(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// After Move, calls reach the next agent, although the connection to the earlier one has not ended. A call in flight
+// ends at the earlier agent.
+func TestCallsAfterMoveReachTheNextHost(t *testing.T) {
+	for _, sockets := range [][]string{{"a", "b", "c"}, {"a", "a", "a"}} {
+		dir := t.TempDir()
+		serve := func(name string, impl hook.Host) (socket string) {
+			socket = filepath.Join(dir, name)
+			_ = os.Remove(socket) // the earlier host can have another socket
+			l, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.(*net.UnixListener).SetUnlinkOnClose(false)
+			s := grpc.NewServer()
+			hook.RegisterHost(s, impl)
+			go func() { _ = s.Serve(l) }() // returns when the server is stopped
+			t.Cleanup(s.Stop)
+			return socket
+		}
+		first := &blockingHost{execStarted: make(chan struct{}), exitCode: make(chan int)}
+		host, err := hook.DialHost(serve(sockets[0], first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer host.Close()
+		inFlight := make(chan string)
+		go func() {
+			result, err := host.Exec(t.Context(), hook.Scope{}, []string{"x"}, 0)
+			inFlight <- fmt.Sprintf("%+v %v", result, err)
+		}()
+		<-first.execStarted
+
+		for _, socket := range sockets[1:] {
+			next := &fakeHost{}
+			host.Move(serve(socket, next))
+			if err := host.Kill(t.Context(), hook.Scope{}, "why"); err != nil || next.lastCall == nil {
+				t.Errorf("sockets %v: after Move: %v, the next host got %v", sockets, err, next.lastCall)
+			}
+		}
+		first.exitCode <- 3
+		if got, want := <-inFlight, fmt.Sprintf("%+v %v", &driver.ExecResult{Exit: driver.ExitResult{ExitCode: 3}}, nil); got != want {
+			t.Errorf("sockets %v: the call in flight: %s, want %s", sockets, got, want)
+		}
+	}
+}
+
+// blockingHost is a host whose Exec blocks until the test sends the exit code.
+type blockingHost struct {
+	fakeHost
+	execStarted chan struct{} // closed when Exec is called
+	exitCode    chan int
+}
+
+func (b *blockingHost) Exec(context.Context, hook.Scope, []string, time.Duration) (*driver.ExecResult, error) {
+	close(b.execStarted)
+	return &driver.ExecResult{Exit: driver.ExitResult{ExitCode: <-b.exitCode}}, nil
 }
 
 // A stream of samples continues with the next host, and ends when that host ends it.

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -26,9 +29,10 @@ var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1
 
 // HostClient is a hook's client of the Host service.
 type HostClient struct {
-	socket atomic.Pointer[string]
-	conn   *grpc.ClientConn
-	pb     hookpb.HostClient
+	resolver *manual.Resolver
+	agents   atomic.Int64 // number of agents that the client was connected to
+	conn     *grpc.ClientConn
+	pb       hookpb.HostClient
 }
 
 var _ Host = (*HostClient)(nil)
@@ -36,11 +40,12 @@ var _ Host = (*HostClient)(nil)
 // DialHost returns a client of the service on a unix socket. It does not wait for a
 // server on the socket. The caller must call Close.
 func DialHost(socket string) (*HostClient, error) {
-	c := &HostClient{}
-	c.socket.Store(&socket)
-	conn, err := grpc.NewClient("passthrough:///host",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", *c.socket.Load())
+	c := &HostClient{resolver: manual.NewBuilderWithScheme("agent")}
+	c.Move(socket)
+	conn, err := grpc.NewClient("agent:///host",
+		grpc.WithResolvers(c.resolver),
+		grpc.WithContextDialer(func(ctx context.Context, socket string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// While the agent is upgraded, no server listens on the socket.
@@ -54,8 +59,17 @@ func DialHost(socket string) (*HostClient, error) {
 	return c, nil
 }
 
-// Move sets the socket of the agent that has replaced the current one.
-func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
+// agentKey is the key of an attribute that distinguishes the addresses of agents.
+type agentKey struct{}
+
+// Move sets the socket of the agent that has replaced the current one; both can have the same socket. No call
+// that starts after Move uses the connection to the earlier agent. Calls in flight continue there.
+func (c *HostClient) Move(socket string) {
+	// gRPC notices the end of a connection after some time, and until then a call on it fails with
+	// ErrHostUnavailable. It stops using the connection at once when the address is another one.
+	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.agents.Add(1))}
+	c.resolver.UpdateState(resolver.State{Addresses: []resolver.Address{address}})
+}
 
 // Close closes the connection, and ends the calls in flight.
 func (c *HostClient) Close() error { return c.conn.Close() }
