@@ -45,10 +45,15 @@ simulate: ## random jobs and faults under virtual time: plans alone, then with t
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/cli
 
-BENCHTIME ?= 5x
-bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
-	go test -run '^$$' -bench '^Benchmark(HTTP|Jobs)$$' ./runtime/httpapi
+BENCHTIME ?= $(if $(BASE),100ms,5x)
+PAIRS ?= 10
+bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; with BASE=commit, the comparison with it in PAIRS rounds, of the benchmarks that BENCH matches; on a machine that does nothing else
+ifeq ($(BASE),)
+	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs)$$' ./runtime/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest/bench
+else
+	go run -C .ci/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)
+endif
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
 	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/ui

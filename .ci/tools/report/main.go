@@ -172,7 +172,7 @@ func countTestBinaries(list io.Reader, dependency string) (linking, all int, err
 
 // printProgram builds the program and the program of the libraries, and prints their figures.
 func printProgram(w io.Writer, root string) error {
-	dir, err := os.MkdirTemp("", "nomad-lite-report")
+	dir, err := os.MkdirTemp("", "ci-report")
 	if err != nil {
 		return err
 	}
