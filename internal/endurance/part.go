@@ -1,0 +1,159 @@
+package endurance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// part is one part of a long run, and a row of the table in docs/endurance.md.
+type part struct {
+	start    time.Time // in UTC, in seconds
+	test     string    // package below the module, and function
+	commit   string
+	code     string // hash of the code under test
+	seed     uint64 // of the first iteration
+	duration time.Duration
+	count    int
+	unit     string // of the count
+	load     string
+	result   string
+}
+
+// The results of a part. A failed part has the first failure behind failedPrefix.
+const (
+	resultPassed      = "passed"
+	resultUnfinished  = "unfinished" // the test runs, or its process has ended without a report
+	resultInterrupted = "interrupted"
+	resultTimedOut    = "timed out"
+	failedPrefix      = "failed: "
+)
+
+const (
+	tableHeader = "| Start (UTC) | Test | Commit | Code | Seed | Duration | Count | Load | Result |\n" +
+		"| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+	columnCount = 9
+)
+
+// minPartDuration is the duration of the shortest part that counts together with others.
+const minPartDuration = 30 * time.Minute
+
+// String returns the row of the part in the table.
+func (p part) String() string {
+	columns := []string{
+		p.start.Format(time.DateTime), p.test, p.commit, p.code, strconv.FormatUint(p.seed, 10), p.duration.String(),
+		fmt.Sprintf("%d %s", p.count, p.unit), p.load, p.result,
+	}
+	return "| " + strings.Join(columns, " | ") + " |"
+}
+
+// parsePart parses a row of the table. An error names the column.
+func parsePart(row string) (p part, err error) {
+	columns := strings.Split(strings.Trim(row, "| "), " | ")
+	if len(columns) != columnCount {
+		return p, fmt.Errorf("%d columns, want %d", len(columns), columnCount)
+	}
+	p = part{test: columns[1], commit: columns[2], code: columns[3], load: columns[7], result: columns[8]}
+	if p.start, err = time.Parse(time.DateTime, columns[0]); err != nil {
+		return p, fmt.Errorf("start: %w", err)
+	}
+	if p.seed, err = strconv.ParseUint(columns[4], 10, 64); err != nil {
+		return p, fmt.Errorf("seed: %w", err)
+	}
+	if p.duration, err = time.ParseDuration(columns[5]); err != nil {
+		return p, fmt.Errorf("duration: %w", err)
+	}
+	count, unit, _ := strings.Cut(columns[6], " ")
+	if p.count, err = strconv.Atoi(count); err != nil {
+		return p, fmt.Errorf("count: %w", err)
+	}
+	p.unit = unit
+	for name, value := range map[string]string{"test": p.test, "commit": p.commit, "code": p.code, "unit of the count": p.unit, "load": p.load} {
+		if strings.TrimSpace(value) == "" {
+			return p, fmt.Errorf("%s is empty", name)
+		}
+	}
+	switch p.result {
+	case resultPassed, resultUnfinished, resultInterrupted, resultTimedOut:
+	default:
+		if !strings.HasPrefix(p.result, failedPrefix) {
+			return p, fmt.Errorf("unknown result %q", p.result)
+		}
+	}
+	if p.String() != row {
+		return p, fmt.Errorf("the row is not in the form of\n%v", p)
+	}
+	return p, nil
+}
+
+// parseTable returns the parts of the table at the end of a document.
+func parseTable(document string) (parts []part, err error) {
+	_, rows, found := strings.Cut(document, tableHeader+"\n")
+	if !found {
+		return nil, fmt.Errorf("there is no table with the header\n%s", tableHeader)
+	}
+	for row := range strings.Lines(rows) {
+		p, err := parsePart(strings.TrimSuffix(row, "\n"))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.TrimSpace(row), err)
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// writeRow replaces the row before of the table at the end of a document, and appends the row if the table does not have
+// the row before. It returns the parts of the table. Several processes can write to one document.
+func writeRow(path, before, row string) (parts []part, err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }() // also unlocks the file
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	document, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	text, found := string(document), false
+	if before != "" {
+		var head, tail string
+		if head, tail, found = strings.Cut(text, before+"\n"); found {
+			text = head + row + "\n" + tail
+		}
+	}
+	if !found {
+		text += row + "\n"
+	}
+	if parts, err = parseTable(text); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if _, err := file.WriteAt([]byte(text), 0); err != nil {
+		return nil, err
+	}
+	return parts, file.Truncate(int64(len(text)))
+}
+
+// formatTotal describes the parts of the same test with the same code as p.
+func formatTotal(parts []part, p part) string {
+	passed, failed, count, duration := 0, 0, 0, time.Duration(0)
+	for _, other := range parts {
+		switch {
+		case other.test != p.test || other.code != p.code:
+		case strings.HasPrefix(other.result, failedPrefix) || other.result == resultTimedOut:
+			failed++
+		case other.result == resultPassed && other.duration >= minPartDuration:
+			passed++
+			count += other.count
+			duration += other.duration
+		}
+	}
+	return fmt.Sprintf("%s, code %s: %d passed parts of %v or more, together %v, %d %s; %d failed parts",
+		p.test, p.code, passed, minPartDuration, duration, count, p.unit, failed)
+}
