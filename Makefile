@@ -21,6 +21,11 @@ test-vm: ## in emulated machines with cgroups v2: what touches processes, and po
 test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes
 	NOMAD_LITE_VM=1 go test -short -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
+# The variables of long runs are described in docs/endurance.md. A part has its own timeout.
+DURATION ?= 30m
+PART = -duration $(DURATION) $(if $(SEED),-seed $(SEED)) $(if $(APPEND),-append $(CURDIR)/docs/endurance.md)
+LONG = go test -count=1 -timeout 0 -v -run
+
 test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
 	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState)$$' ./cmd/nomad-lite/systemtest/faults -faults
 
@@ -38,9 +43,9 @@ test-scale: ## hundreds of tasks of each isolating driver start, survive a kille
 test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
 
-simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
-	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000
-	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
+simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners
+	$(LONG) '^TestSimulation$$' ./runtime/scheduler $(PART)
+	$(LONG) '^TestSimulation$$' ./runtime/agent $(PART)
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/cli

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
@@ -29,15 +30,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
-)
-
-var (
-	seedCountFlag = flag.Int("seeds", 20, "how many simulations to run")
-	seedFlag      = flag.Uint64("seed", 0, "the only simulation to run")
 )
 
 // TestSimulation runs agents under virtual time with one store and simulated
@@ -45,14 +40,15 @@ var (
 // simulated. Jobs are registered and stopped, plugins and agents are killed, and
 // changes of the store are rejected.
 //
-//	go test -run Simulation ./runtime/agent -seeds 1000
+//	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
-	if *seedFlag != 0 {
-		simulate(t, *seedFlag)
-		return
-	}
-	schedtest.RunWithSeeds(t, *seedCountFlag, func(seed uint64) { simulate(t, seed) })
+	run := endurance.Start(t, endurance.Config{Sample: 20, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
+	run.EachParallel(func(seed uint64) error {
+		err := simulate(t, seed)
+		run.Add(1)
+		return err
+	})
 }
 
 // simulation is one run.
@@ -86,7 +82,8 @@ type simAgent struct {
 	hookStates    map[string]state.HookState // hook states that the tasks of this agent have put
 }
 
-func simulate(t *testing.T, seed uint64) {
+// simulate runs the simulation of a seed, and returns the first violations of an invariant.
+func simulate(t *testing.T, seed uint64) (violations error) {
 	// A file system in memory is faster, and the state need not be durable.
 	base := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -94,8 +91,7 @@ func simulate(t *testing.T, seed uint64) {
 	}
 	dir, err := os.MkdirTemp(base, "simulation")
 	if err != nil {
-		t.Error(err)
-		return
+		return err
 	}
 	defer func() {
 		if err := allocdir.RemoveAllocDir(dir); err != nil {
@@ -144,10 +140,9 @@ func simulate(t *testing.T, seed uint64) {
 		if err := s.store.Close(); err != nil {
 			t.Error(err)
 		}
-		for _, f := range s.host.violations {
-			t.Errorf("seed %d: %s", seed, f)
-		}
+		violations = errors.Join(s.host.violations...)
 	})
+	return violations
 }
 
 func (s *simulation) setFaultsDisabled(all bool) {

@@ -20,7 +20,7 @@ type simulatedHost struct {
 	mu         sync.Mutex
 	plugin     *simPlugin
 	processes  map[string]*taskProcess // the processes by start id, until they are destroyed
-	violations []string
+	violations []error
 }
 
 // taskProcess is the process of one start of a task. The environment of the task controls the process:
@@ -63,7 +63,7 @@ func (w *simulatedHost) addViolation(format string, args ...any) {
 
 func (w *simulatedHost) addViolationLocked(format string, args ...any) {
 	if len(w.violations) < 5 {
-		w.violations = append(w.violations, fmt.Sprintf(format, args...))
+		w.violations = append(w.violations, fmt.Errorf(format, args...))
 	}
 }
 

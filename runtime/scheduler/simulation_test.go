@@ -3,7 +3,6 @@ package scheduler_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -19,33 +18,34 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-var (
-	seedCountFlag = flag.Int("seeds", 150, "how many simulations to run")
-	seedFlag      = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
-)
-
 // TestSimulation makes random requests, store faults, clock steps and restarts of
 // the scheduler under virtual time. It checks invariants after each change of the
-// store, and the final state after a quiet time.
+// store, and the final state after a quiet time. A repeated simulation prints its transcript.
 //
-//	go test -run Simulation ./runtime/scheduler -seeds 10000   some minutes
-//	go test -run Simulation ./runtime/scheduler -seed 42       one, with its transcript
+//	make simulate
+//	go test -run Simulation ./runtime/scheduler -seed 42
 func TestSimulation(t *testing.T) {
-	if *seedFlag != 0 {
-		simulate(t, *seedFlag, os.Stderr)
-		return
+	var out *os.File
+	if endurance.CurrentMode() == endurance.Repeat {
+		out = os.Stderr
 	}
-	seeds := *seedCountFlag
+	sample := 150
 	if testing.Short() {
-		seeds = min(seeds, 15)
+		sample = 15
 	}
-	schedtest.RunWithSeeds(t, seeds, func(seed uint64) { simulate(t, seed, nil) })
+	run := endurance.Start(t, endurance.Config{Sample: sample, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
+	run.EachParallel(func(seed uint64) error {
+		err := simulate(t, seed, out)
+		run.Add(1)
+		return err
+	})
 }
 
 // simulation is a run of random requests against a scheduler and a simulated node.
@@ -70,7 +70,8 @@ type simulation struct {
 	errs              []error
 }
 
-func simulate(t *testing.T, seed uint64, out *os.File) {
+// simulate runs the simulation of a seed, and returns the first errors.
+func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{
 			rand:              rand.New(rand.NewPCG(seed, 0)),
@@ -151,13 +152,12 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		cancel()
 		schedulerWG.Wait()
 		loopsWG.Wait()
-		if err := errors.Join(s.errs...); err != nil {
-			t.Errorf("seed %d: %v", seed, err)
-		}
+		err = errors.Join(s.errs...)
 		if out != nil {
 			fmt.Fprintln(out, transcript)
 		}
 	})
+	return err
 }
 
 // envAllocTimes returns the times of an allocation that the job's environment variables encode.

@@ -1,6 +1,5 @@
 // Package schedtest has helpers for tests of the scheduler: a store in memory that
-// can fail, a node that simulates allocations, a transcript of changes, and concurrent runs
-// with seeds.
+// can fail, a node that simulates allocations, and a transcript of changes.
 //
 // All waits use package time, so that a test in a synctest bubble takes only as
 // long as its computations. Tests of other packages can use real runners instead of
