@@ -44,7 +44,7 @@ type codeUnderTest struct {
 }
 
 // readCodeUnderTest hashes the files of the module that the test in the working directory is
-// compiled from, its directory testdata, and the versions of the other modules.
+// compiled from, the directories testdata beside it and in its parent directories, and the versions of the other modules.
 func readCodeUnderTest() (code codeUnderTest, err error) {
 	list, err := commandOutput("go", "list", "-deps", "-test", "-json=ImportPath,Dir,Module,GoFiles,CgoFiles,SFiles,HFiles,EmbedFiles", ".")
 	if err != nil {
@@ -54,7 +54,7 @@ func readCodeUnderTest() (code codeUnderTest, err error) {
 	if err != nil {
 		return code, err
 	}
-	files, root := map[string]bool{}, ""
+	files, root := map[string]bool{}, "" // root is the directory of the module
 	for decoder := json.NewDecoder(strings.NewReader(list)); ; {
 		var pkg struct {
 			ImportPath, Dir string
@@ -80,16 +80,24 @@ func readCodeUnderTest() (code codeUnderTest, err error) {
 			files[filepath.Join(pkg.Dir, name)] = true
 		}
 	}
+	if code.pkg == "" {
+		return code, fmt.Errorf("go list: no package of %s", dir)
+	}
 	files[filepath.Join(root, "go.mod")] = true
 	files[filepath.Join(root, "go.sum")] = true
-	err = filepath.WalkDir(filepath.Join(dir, "testdata"), func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.Type().IsRegular() {
-			files[path] = true
+	for parent := dir; ; parent = filepath.Dir(parent) {
+		err = filepath.WalkDir(filepath.Join(parent, "testdata"), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type().IsRegular() {
+				files[path] = true
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return code, err
 		}
-		return err
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return code, err
+		if parent == root {
+			break
+		}
 	}
 	code.hash, err = hashFiles(root, slices.Sorted(maps.Keys(files)))
 	return code, err

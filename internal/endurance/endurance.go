@@ -99,9 +99,16 @@ func Start(t *testing.T, config Config) *Run {
 	}
 	if CurrentMode() == Part {
 		r.startPart()
-	} else if *appendFlag != "" {
+		return r
+	}
+	if *appendFlag != "" {
 		t.Fatal("-append needs -duration")
 	}
+	t.Cleanup(func() {
+		if result := r.result(); result != resultPassed {
+			t.Log(result) // names the seed
+		}
+	})
 	return r
 }
 
@@ -238,7 +245,7 @@ func (r *Run) Add(n int) {
 	r.count += n
 }
 
-// result returns the result of the part after its end.
+// result returns the result of the run after its end.
 func (r *Run) result() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -175,6 +175,15 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+func TestFailureNamesSeed(t *testing.T) {
+	for _, iteration := range []string{"error", "fatal"} {
+		out, err := longTestCommand(t, iteration, "-seed=9").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "failed: seed 9") {
+			t.Errorf("%s: %v\n%s", iteration, err, out)
+		}
+	}
+}
+
 func TestUselessFlagsAreRejected(t *testing.T) {
 	for want, args := range map[string][]string{
 		"-append needs -duration": {"-append=" + newDocument(t)},

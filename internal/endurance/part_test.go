@@ -2,7 +2,6 @@ package endurance
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -116,31 +115,5 @@ func TestTotal(t *testing.T) {
 	const want = "2 passed parts of 30m0s or more, together 1h0m2s, 1624 simulations; 1 failed parts"
 	if got := formatTotal(parts, examplePart()); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestHashOfCode(t *testing.T) {
-	code, err := readCodeUnderTest()
-	if err != nil || code.pkg != "internal/endurance" || len(code.hash) != hashDigits {
-		t.Errorf("%+v, %v", code, err)
-	}
-	hash := func(name, content string) string {
-		dir := t.TempDir()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		hash, err := hashFiles(dir, []string{path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return hash
-	}
-	first, again := hash("a.go", "x"), hash("a.go", "x")
-	if again != first {
-		t.Error("the hash depends on the directory")
-	}
-	if hash("a.go", "y") == first || hash("b.go", "x") == first {
-		t.Error("the hash does not depend on the name and the content of a file")
 	}
 }
