@@ -26,19 +26,17 @@ DURATION ?= 30m
 PART = -duration $(DURATION) $(if $(SEED),-seed $(SEED)) $(if $(APPEND),-append $(CURDIR)/docs/endurance.md)
 LONG = go test -count=1 -timeout 0 -v -run
 
-test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
-	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState)$$' ./cmd/nomad-lite/systemtest/faults -faults
+test-faults: ## a long run of faults: each process killed at each moment of a task's life, damaged states, stopped starts; needs root
+	$(LONG) '^TestAllFaults$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
-KILLS ?= 1h
-test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is the duration; needs root
-	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults -v -random-kills $(KILLS) -random-kills-tasks 100
+test-kills: ## a long run of random pairs of kills while 100 tasks run; needs root
+	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
-ACCOUNT_SCHEDULES ?= 200
-test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
-	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile -v -account-schedules $(ACCOUNT_SCHEDULES)
+test-accounts: ## a long run of random schedules, in which other accounts attack an agent while tasks start, restart and end and the agent is killed; needs root
+	$(LONG) '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
-test-scale: ## hundreds of tasks of each isolating driver start, survive a killed agent and stop, with figures beside raw_exec; about four minutes, on a machine that does nothing else; needs root
-	NOMAD_LITE_SCALE=1 go test -count=1 -timeout 1h -run '^TestScale$$' ./cmd/nomad-lite/systemtest/bench -v
+test-scale: ## a long run of loads of hundreds of tasks, which start, survive a killed agent and stop, with figures beside raw_exec; on a machine that does nothing else; needs root
+	$(LONG) '^TestScale$$' ./cmd/nomad-lite/systemtest/bench $(PART)
 
 test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest

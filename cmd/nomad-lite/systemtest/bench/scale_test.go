@@ -24,6 +24,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -34,25 +35,32 @@ import (
 //
 //	make test-scale
 func TestScale(t *testing.T) {
-	if os.Getenv("NOMAD_LITE_SCALE") == "" {
+	if endurance.CurrentMode() == endurance.Sample {
 		t.Skip("runs with make test-scale")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to isolate tasks")
 	}
-	t.Run("docker", func(t *testing.T) {
-		engine := dockertest.Start(t)
-		compareScale(t, scaleLoad{driver: "docker", count: 50, engine: engine})
-	})
-	t.Run("exec", func(t *testing.T) {
-		compareScale(t, scaleLoad{driver: "exec", count: 200})
-	})
-	t.Run("bridge", func(t *testing.T) {
-		compareScale(t, scaleLoad{driver: "exec", count: 100, networkMode: "bridge"})
-	})
-	t.Run("docker, bridge", func(t *testing.T) {
-		engine := dockertest.Start(t)
-		compareScale(t, scaleLoad{driver: "docker", count: 25, networkMode: "bridge", engine: engine})
+	loads := []scaleLoad{
+		{driver: "docker", count: 50},
+		{driver: "exec", count: 200},
+		{driver: "exec", count: 100, networkMode: "bridge"},
+		{driver: "docker", count: 25, networkMode: "bridge"},
+	}
+	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d loads", len(loads)), Load: "25 to 200 tasks"})
+	run.Each(func(seed uint64) error {
+		load := loads[(seed-1)%uint64(len(loads))]
+		passed := t.Run(load.String(), func(t *testing.T) {
+			if load.driver == "docker" {
+				load.engine = dockertest.Start(t)
+			}
+			compareScale(t, load)
+		})
+		if !passed {
+			return fmt.Errorf("%d tasks of %v", load.count, load)
+		}
+		run.Add(1)
+		return nil
 	})
 }
 

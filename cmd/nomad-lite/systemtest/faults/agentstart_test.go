@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -321,48 +322,59 @@ type nopWriter struct{}
 
 func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
 
+// stoppedStart is a start of an agent to which a signal is sent.
+type stoppedStart struct {
+	signal syscall.Signal
+	delay  float64 // time from the start to the signal, in durations of a complete start
+}
+
+var startSignals = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
+
+// randomStoppedStarts returns starts that are stopped at random times.
+func randomStoppedStarts(random *rand.Rand, count int) (starts []stoppedStart) {
+	for range count {
+		starts = append(starts, stoppedStart{startSignals[random.IntN(len(startSignals))], 1.5 * random.Float64()})
+	}
+	return starts
+}
+
 // TestStoppedStartLeavesTasks sends each of three signals to agents at various times of their
 // start, while tasks of a builtin driver and of an external one run. No process of the node
-// except the agent may exit, and the last agent must recover all tasks. With -faults, the
-// test uses more times.
-//
-//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest/faults -faults
+// except the agent may exit, and the last agent must recover all tasks.
 func TestStoppedStartLeavesTasks(t *testing.T) {
 	for i, s := range allAgentEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			n := newAgentStartFixture(t, s, 3)
-			began := time.Now()
-			agent := n.startAgent()
-			n.waitTasksRunning(n.waitReady(agent), len(n.allocs))
-			start := time.Since(began)
-			n.end(agent, syscall.SIGTERM)
-			n.assertSameProcesses("an agent has ended")
-
-			points := 8
-			if *runAllFaults {
-				points = 170
-			}
-			signals := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
-			maxDelay := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
-			if !*runAllFaults {
-				maxDelay = start * 5 / 4
-			}
+			const points = 8
+			var starts []stoppedStart
 			for point := range points {
-				for j, signal := range signals {
-					if !*runAllFaults && (point+i+j)%2 == 0 {
-						continue
+				for j, signal := range startSignals {
+					if (point+i+j)%2 != 0 {
+						starts = append(starts, stoppedStart{signal, 1.25 * float64(point) / points})
 					}
-					delay := maxDelay * time.Duration(point) / time.Duration(points)
-					agent := n.startAgent()
-					time.Sleep(delay)
-					n.end(agent, signal)
-					n.assertSameProcesses(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
 				}
 			}
-			n.recoverTasksAndStop()
+			testStoppedStarts(t, s, starts)
 		})
 	}
+}
+
+func testStoppedStarts(t *testing.T, s agentEnvironment, starts []stoppedStart) {
+	n := newAgentStartFixture(t, s, 3)
+	began := time.Now()
+	agent := n.startAgent()
+	n.waitTasksRunning(n.waitReady(agent), len(n.allocs))
+	start := time.Since(began)
+	n.end(agent, syscall.SIGTERM)
+	n.assertSameProcesses("an agent has ended")
+	for _, stop := range starts {
+		delay := time.Duration(stop.delay * float64(start))
+		agent := n.startAgent()
+		time.Sleep(delay)
+		n.end(agent, stop.signal)
+		n.assertSameProcesses(fmt.Sprintf("a start of %v that %v ended after %v", start, stop.signal, delay))
+	}
+	n.recoverTasksAndStop()
 }
 
 // TestTasksSurviveFailedAgentStart starts agents that cannot start, each because of another fault. The
@@ -448,35 +460,57 @@ func TestTasksSurviveFailedAgentStart(t *testing.T) {
 	n.recoverTasksAndStop()
 }
 
+// limitedStart is a start of an agent whose limit of descriptors is lowered.
+type limitedStart struct {
+	descriptors uint64
+	delay       time.Duration // time from the start to the new limit
+}
+
+const (
+	minDescriptors, maxDescriptors = 4, 64
+	maxLimitDelay                  = 400 * time.Millisecond
+)
+
+// randomLimitedStarts returns starts with a random limit from the start, and starts with the lowest limit after a random time.
+func randomLimitedStarts(random *rand.Rand, count int) (starts []limitedStart) {
+	for range count {
+		if random.IntN(2) == 0 {
+			starts = append(starts, limitedStart{descriptors: minDescriptors + random.Uint64N(maxDescriptors-minDescriptors+1)})
+		} else {
+			starts = append(starts, limitedStart{minDescriptors, time.Duration(random.Int64N(int64(maxLimitDelay)))})
+		}
+	}
+	return starts
+}
+
 // TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
 // another step: before the state is restored, while plugins are reattached and tasks are
 // recovered, or afterwards. Some agents start with a low limit of descriptors, and the limit of
-// others is lowered while they start. With -faults, the test uses more limits and times.
-//
-//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest/faults -faults
+// others is lowered while they start.
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
+	var starts []limitedStart
+	for descriptors := uint64(minDescriptors); descriptors <= maxDescriptors; descriptors += 7 {
+		starts = append(starts, limitedStart{descriptors: descriptors})
+	}
+	for delay := 10 * time.Millisecond; delay <= maxLimitDelay; delay += 50 * time.Millisecond {
+		starts = append(starts, limitedStart{minDescriptors, delay})
+	}
+	testLimitedStarts(t, starts)
+}
+
+func testLimitedStarts(t *testing.T, starts []limitedStart) {
 	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
-	start := func(limit int, delay time.Duration) {
+	for _, s := range starts {
 		agent := n.startAgent()
-		time.Sleep(delay)
+		time.Sleep(s.delay)
 		// An error means that the agent has already exited.
-		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
+		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: s.descriptors, Max: s.descriptors}, nil)
 		if !n.failsToStart(agent) {
 			time.Sleep(200 * time.Millisecond) // an agent that has started also needs descriptors for its next steps
 			n.end(agent, syscall.SIGTERM)
 		}
-		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
-	}
-	limits, delayStep := 7, 50*time.Millisecond
-	if *runAllFaults {
-		limits, delayStep = 1, 8*time.Millisecond
-	}
-	for limit := 4; limit <= 64; limit += limits {
-		start(limit, 0)
-	}
-	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += delayStep {
-		start(4, delay)
+		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", s.descriptors, s.delay))
 	}
 	// An agent without descriptors cannot reach a driver or repeat a call of a hook. It reports
 	// that in events of these types, which can displace earlier events.

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -16,8 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
-
-var runAllFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
 
 // faultVictim is the set of processes and files that a fault hits.
 type faultVictim struct {
@@ -243,28 +240,27 @@ func sampleFaults(faults []fault) (chosen []fault) {
 // TestFaults kills one process of a node, or all, at a failpoint in the lifecycle of a job,
 // and asserts the invariants that hold for every failpoint. In its lifecycle, the job is
 // registered, runs, has an exec session, fails once, is updated in place and then by a
-// replacement, and is purged. With -faults, the test runs all rows of the fault matrix.
-//
-//	go test -run TestFaults ./cmd/nomad-lite/systemtest/faults -faults
+// replacement, and is purged. TestAllFaults has all rows of the fault matrix.
 func TestFaults(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	faults := faultMatrix()
-	if !*runAllFaults {
-		faults = sampleFaults(faults)
-	}
-	for _, f := range faults {
+	for _, f := range sampleFaults(faultMatrix()) {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			n := newFaultNode(t, f)
-			n.runJobLifecycle()
-			select {
-			case <-n.faultInjected:
-			default:
-				t.Error("the moment was not reached")
-			}
+			testFault(t, f)
 		})
+	}
+}
+
+// testFault injects a fault into the lifecycle of a job.
+func testFault(t *testing.T, f fault) {
+	n := newFaultNode(t, f)
+	n.runJobLifecycle()
+	select {
+	case <-n.faultInjected:
+	default:
+		t.Error("the moment was not reached")
 	}
 }
 

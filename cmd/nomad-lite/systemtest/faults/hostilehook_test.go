@@ -34,25 +34,25 @@ func init() {
 
 // hookFault is a way in which a hook misbehaves, and the message that an event must contain.
 type hookFault struct {
-	at                 hook.Point
-	mode               string
-	expectedText       string
-	harmless           bool // the fault does not fail the task, even with on_error fail
-	onlyWithFaultsFlag bool // there are many similar faults, so this one is tested only with -faults
+	at              hook.Point
+	mode            string
+	expectedText    string
+	harmless        bool // the fault does not fail the task, even with on_error fail
+	onlyInAllFaults bool // there are many similar faults, of which TestHostileHooks has a sample
 }
 
 // allHookFaults returns the faults of all hook points.
 func allHookFaults() (list []hookFault) {
 	for m := range hook.AllPoints() {
 		list = append(list,
-			hookFault{at: m, mode: "hang", expectedText: "no answer within 2s", onlyWithFaultsFlag: true},
-			hookFault{at: m, mode: "late", expectedText: "no answer within 2s", onlyWithFaultsFlag: true},
-			hookFault{at: m, mode: "refuse", expectedText: "I do not like it", onlyWithFaultsFlag: true},
-			hookFault{at: m, mode: "flood", harmless: true, onlyWithFaultsFlag: true},
-			hookFault{at: m, mode: "corrupt", onlyWithFaultsFlag: true})
+			hookFault{at: m, mode: "hang", expectedText: "no answer within 2s", onlyInAllFaults: true},
+			hookFault{at: m, mode: "late", expectedText: "no answer within 2s", onlyInAllFaults: true},
+			hookFault{at: m, mode: "refuse", expectedText: "I do not like it", onlyInAllFaults: true},
+			hookFault{at: m, mode: "flood", harmless: true, onlyInAllFaults: true},
+			hookFault{at: m, mode: "corrupt", onlyInAllFaults: true})
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		list = append(list, hookFault{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), onlyWithFaultsFlag: true})
+		list = append(list, hookFault{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), onlyInAllFaults: true})
 	}
 	return append(list,
 		hookFault{at: hook.Prestart, mode: "corrupt"},
@@ -189,18 +189,26 @@ func TestHostileHooks(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
+	var faults []hookFault
+	for i, f := range allHookFaults() {
+		if !f.onlyInAllFaults || i%9 == 0 {
+			faults = append(faults, f)
+		}
+	}
+	testHostileHooks(t, faults)
+}
+
+func testHostileHooks(t *testing.T, faults []hookFault) {
 	n := newFaultNode(t, fault{step: -1})
 	var all []*faultyHookJob
 	hooks := map[string]bool{}
 	replaced := false
-	for i, w := range allHookFaults() {
+	for i, w := range faults {
 		for _, hook := range []string{w.hookName(), w.hookName() + "-warn"} {
-			if *runAllFaults || !w.onlyWithFaultsFlag || i%9 == 0 {
-				hooks[hook] = true
-				all = append(all, &faultyHookJob{
-					hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), attachedHook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
-				})
-			}
+			hooks[hook] = true
+			all = append(all, &faultyHookJob{
+				hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), attachedHook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
+			})
 		}
 	}
 	for name := range hooks {

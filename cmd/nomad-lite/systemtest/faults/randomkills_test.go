@@ -1,9 +1,7 @@
 package faults
 
 import (
-	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -22,14 +20,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-)
-
-var (
-	randomKillsDuration  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
-	randomKillsSeed      = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
-	randomKillsTaskCount = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
 )
 
 const randomKillsConfig = `
@@ -112,9 +105,10 @@ const killWaitTimeout = 2 * systemtest.WaitTimeout
 // randomKillsRun is one run of TestRandomKills.
 type randomKillsRun struct {
 	*testing.T
-	random        *rand.Rand
-	dir           string // directory of all files of the test run
-	taskRecordDir string // directory in which the tasks record their runs, one file per allocation
+	random        *rand.Rand // random choices of the current iteration
+	taskCount     int        // number of tasks, half of them of each driver
+	dir           string     // directory of all files of the test run
+	taskRecordDir string     // directory in which the tasks record their runs, one file per allocation
 	configFile    string
 	log           *os.File
 	client        *api.Client
@@ -134,48 +128,40 @@ type randomKillsRun struct {
 // exit. It checks that no task, no exit status and no line of output is lost or duplicated,
 // and that the node leaves nothing behind.
 //
-//	go test -run TestRandomKills ./cmd/nomad-lite/systemtest/faults -random-kills 1h -random-kills-tasks 100 -timeout 90m
+//	make test-kills
 func TestRandomKills(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have cgroups and task directories like an agent's")
 	}
 	t.Parallel()
-	seed := cmp.Or(*randomKillsSeed, uint64(time.Now().UnixNano()))
-	t.Logf("seed %d", seed)
-	r := newRandomKillsRun(t, rand.New(rand.NewPCG(seed, 0)))
+	taskCount := 100
+	if endurance.CurrentMode() == endurance.Sample {
+		taskCount = 12
+	}
+	run := endurance.Start(t, endurance.Config{Sample: 1, Unit: "pairs of kills", Load: fmt.Sprintf("%d tasks", taskCount)})
+	r := newRandomKillsRun(t, taskCount)
 	r.startAgent()
 	r.registerJob()
 	r.checkTasks()
-	began, pairs, checks := time.Now(), 0, 0
-	for pairs == 0 || time.Since(began) < *randomKillsDuration || *randomKillsDuration == 0 && pairs < 8 {
-		for range 3 + r.random.IntN(10) {
+	run.Each(func(seed uint64) error {
+		r.random = rand.New(rand.NewPCG(seed, 0))
+		pairs := 3 + r.random.IntN(10)
+		for range pairs {
 			r.killVictimPair()
-			pairs++
 			r.sleepRandomly(2 * time.Second)
-			if *randomKillsDuration == 0 && pairs == 8 {
-				break
-			}
 		}
 		r.checkTasks()
-		checks++
-	}
-	ends := 0
-	for _, n := range r.requestedExitCounts {
-		ends += n
-	}
-	repeated := 0
-	for _, runs := range r.interruptedRuns {
-		repeated += len(runs)
-	}
-	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocIDs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
+		run.Add(pairs)
+		return nil
+	})
 	r.stopAndCheck()
 }
 
-func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
+func newRandomKillsRun(t *testing.T, taskCount int) *randomKillsRun {
 	t.Helper()
 	dir := systemtest.NewNodeDir(t)
 	r := &randomKillsRun{
-		T: t, random: random, dir: dir, taskRecordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
+		T: t, taskCount: taskCount, dir: dir, taskRecordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
 		driverByAlloc: map[string]string{}, requestedExitCounts: map[string]int{}, recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
@@ -265,7 +251,7 @@ func (r *randomKillsRun) registerJob() {
 	r.Helper()
 	text := "job \"many\" {\n"
 	for _, driver := range []string{rawexec.Name, "external_exec"} {
-		text += fmt.Sprintf(randomKillsGroupHCL, driver, *randomKillsTaskCount/2, r.taskRecordDir)
+		text += fmt.Sprintf(randomKillsGroupHCL, driver, r.taskCount/2, r.taskRecordDir)
 	}
 	r.waitNoError("the agent answers", func() error {
 		_, err := r.client.Status().Leader()
@@ -283,7 +269,7 @@ func (r *randomKillsRun) registerJob() {
 		if err != nil {
 			return err
 		}
-		if len(list) != *randomKillsTaskCount/2*2 {
+		if len(list) != r.taskCount {
 			return fmt.Errorf("%d allocations", len(list))
 		}
 		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })

@@ -41,10 +41,10 @@ job "churn" {
 // release all resources of each run.
 func TestRestartLoopLeaksNoResources(t *testing.T) {
 	t.Parallel()
-	runs := uint64(100)
-	if *runAllFaults {
-		runs = 1000
-	}
+	testRestartLoop(t, 100)
+}
+
+func testRestartLoop(t *testing.T, runs uint64) {
 	n := newNodeAsRoot(t)
 	n.startAgent()
 	n.registerJob(restartLoopJob)

@@ -25,9 +25,13 @@ type stateDamage struct {
 	do   func(path string) error
 }
 
-// allStateDamages returns the damages for a state file of the usual size.
-func allStateDamages() []stateDamage {
-	const stateBlockSize, usualStateSize = 4096, 32 * 4096
+const (
+	stateBlockSize = 4096
+	usualStateSize = 32 * stateBlockSize
+)
+
+// newStateDamages returns damages for a state file of the usual size. The sizes of the truncated files are multiples of step.
+func newStateDamages(step int64) []stateDamage {
 	all := []stateDamage{
 		{"empty", func(path string) error { return os.Truncate(path, 0) }},
 		{"missing", os.Remove},
@@ -35,26 +39,22 @@ func allStateDamages() []stateDamage {
 			return os.WriteFile(path, []byte(strings.Repeat("this is not a state file\n", 1000)), 0o600)
 		}},
 	}
-	step, flips := 10*stateBlockSize, 3
-	if *runAllFaults {
-		step, flips = stateBlockSize, 40
-	}
-	for at := stateBlockSize; at <= usualStateSize/2; at += step {
-		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
-	}
-	for seed := range flips {
-		all = append(all, stateDamage{fmt.Sprintf("bits flipped, seed %d", seed), func(path string) error { return flipBits(path, uint64(seed)) }})
+	for at := int64(stateBlockSize); at <= usualStateSize/2; at += step {
+		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, at) }})
 	}
 	return all
 }
 
-// flipBits inverts some bits of a file.
-func flipBits(path string, seed uint64) error {
+// newBitFlips returns a damage that inverts some bits of the file.
+func newBitFlips(random *rand.Rand) stateDamage {
+	return stateDamage{"bits flipped", func(path string) error { return flipBits(path, random) }}
+}
+
+func flipBits(path string, random *rand.Rand) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
 	for range 1 + random.IntN(16) {
 		b[random.IntN(len(b))] ^= 1 << random.IntN(8)
 	}
@@ -65,26 +65,34 @@ func flipBits(path string, seed uint64) error {
 // continues with the readable rest: it reports the damage, the job runs when it is
 // registered again, and no task runs twice.
 func TestDamagedState(t *testing.T) {
-	for _, d := range allStateDamages() {
+	damages := newStateDamages(10 * stateBlockSize)
+	for seed := range uint64(3) {
+		damages = append(damages, newBitFlips(rand.New(rand.NewPCG(seed, 0))))
+	}
+	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			n := newRunningNode(t)
-			before := n.taskProcesses()
-			n.agent.Kill()
-			if err := d.do(n.stateFile()); err != nil {
-				t.Fatal(err)
-			}
-			n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
-			n.startAgent()
-			n.registerJob(n.jobSpec("1s", "one"))
-			n.waitAllocReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
-			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
-			if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
-				t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
-			}
-			n.end()
+			testDamagedState(t, d)
 		})
 	}
+}
+
+func testDamagedState(t *testing.T, d stateDamage) {
+	n := newRunningNode(t)
+	before := n.taskProcesses()
+	n.agent.Kill()
+	if err := d.do(n.stateFile()); err != nil {
+		t.Fatal(err)
+	}
+	n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
+	n.startAgent()
+	n.registerJob(n.jobSpec("1s", "one"))
+	n.waitAllocReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
+	says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
+	if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
+		t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
+	}
+	n.end()
 }
 
 func TestLockedState(t *testing.T) {

@@ -3,7 +3,6 @@ package hostile
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -26,12 +25,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"golang.org/x/sys/unix"
-)
-
-var (
-	randomScheduleCount = flag.Int("account-schedules", 4, "random schedules of TestOtherAccountsGetNothing")
-	firstScheduleSeed   = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
 )
 
 // These are the users of tasks, and the intruders' accounts. Only nobody, which owns the shared
@@ -257,10 +252,13 @@ func (w *attackTargets) refresh(dataDir string, processes func() []int) {
 // restart and end in random schedules, in each of which the agent is killed or stopped, and started
 // again. The tasks themselves check that they have their own files, and no access to the files of
 // other tasks.
+//
+//	make test-accounts
 func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
+	run := endurance.Start(t, endurance.Config{Sample: 4, Unit: "schedules", Load: "2 intruders, 2 or 3 jobs"})
 	s := systemtest.StartPersistentAgent(t, isolatingDrivers)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)
@@ -271,28 +269,9 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	var targets attackTargets
 	ours := func() []int { return s.ProcessesOfOtherUsers(intruderUser, nobodyUser) }
 	targets.refresh(s.DataDir, ours)
-	ctx, end := context.WithCancel(t.Context())
-	var attackWG sync.WaitGroup
-	attackWG.Go(func() { targets.refreshUntilDone(ctx, s.DataDir, ours) })
-	seed := *firstScheduleSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("the seed of the first schedule is %d", seed)
-	var intruders []*intruder
-	for _, uid := range []int{intruderUser, nobodyUser} {
-		i := newIntruder(t, uid, &targets)
-		intruders = append(intruders, i)
-		attackWG.Go(func() {
-			if err := i.run(ctx, seed); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	intruders := []*intruder{newIntruder(t, intruderUser, &targets), newIntruder(t, nobodyUser, &targets)}
 	// The intruders are also checked if they made a schedule fail.
 	defer func() {
-		end()
-		attackWG.Wait()
 		for _, i := range intruders {
 			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.countsByAttack)
 			for _, success := range i.successes {
@@ -303,14 +282,27 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 			}
 		}
 	}()
-	for n := range uint64(*randomScheduleCount) {
-		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
-		(&randomJobSchedule{PersistentAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).run()
-		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).hasSucceeded) {
-			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
-			break
+	run.Each(func(seed uint64) error {
+		ctx, end := context.WithCancel(t.Context())
+		var attackWG sync.WaitGroup
+		defer attackWG.Wait()
+		defer end()
+		attackWG.Go(func() { targets.refreshUntilDone(ctx, s.DataDir, ours) })
+		for _, i := range intruders {
+			attackWG.Go(func() {
+				if err := i.run(ctx, seed); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-	}
+		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[seed%2]
+		(&randomJobSchedule{PersistentAgent: s, rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, url: downloads.URL, how: how}).run()
+		run.Add(1)
+		if slices.ContainsFunc(intruders, (*intruder).hasSucceeded) {
+			return errors.New("an intruder has succeeded")
+		}
+		return nil
+	})
 }
 
 // This test shows that the intruder detects open files and processes. Without it,
@@ -579,7 +571,7 @@ func (s *randomJobSchedule) run() {
 			switch s.rand.IntN(3) {
 			case 0:
 				if err := s.Allocations().RestartAllTasks(allocs[id], nil); err != nil && !strings.Contains(err.Error(), "not running") {
-					s.T.Errorf("seed %d: restart %s: %v", s.seed, id, err)
+					s.T.Errorf("restart %s: %v", id, err)
 				}
 			case 1:
 				s.sleepRandomly(50)
@@ -588,18 +580,18 @@ func (s *randomJobSchedule) run() {
 		}
 	}
 	for _, id := range ids {
-		s.WaitUntil(fmt.Sprintf("seed %d: %s runs again", s.seed, id), func() (string, bool) {
+		s.WaitUntil(id+" runs again", func() (string, bool) {
 			now := s.ReadAlloc(allocs[id].ID)
 			return now.ClientStatus + " " + now.ClientDescription, now.ClientStatus == api.AllocClientStatusRunning
 		})
 		s.sleepRandomly(20)
 		for name, state := range s.ReadAlloc(allocs[id].ID).TaskStates {
 			if state.Failed {
-				s.T.Errorf("seed %d: task %s of %s has failed: %s", s.seed, name, id, formatLastEvents(state))
+				s.T.Errorf("task %s of %s has failed: %s", name, id, formatLastEvents(state))
 			}
 		}
 		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
-			s.T.Errorf("seed %d: stop %s: %v", s.seed, id, err)
+			s.T.Errorf("stop %s: %v", id, err)
 		}
 		s.maybeRestartAgent()
 	}

@@ -1,0 +1,67 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
+)
+
+// faultCase is a case of TestAllFaults.
+type faultCase struct {
+	name string
+	run  func(*testing.T, *rand.Rand)
+}
+
+// allFaultCases returns all faults of the tests of this package that run only a sample of them, in a fixed order that
+// mixes them.
+func allFaultCases() (cases []faultCase) {
+	add := func(count int, name string, run func(*testing.T, *rand.Rand)) {
+		for range count {
+			cases = append(cases, faultCase{name, run})
+		}
+	}
+	for _, f := range faultMatrix() {
+		add(1, f.String(), func(t *testing.T, _ *rand.Rand) { testFault(t, f) })
+	}
+	for _, d := range newStateDamages(stateBlockSize) {
+		add(1, "state "+d.name, func(t *testing.T, _ *rand.Rand) { testDamagedState(t, d) })
+	}
+	add(40, "state with flipped bits", func(t *testing.T, random *rand.Rand) { testDamagedState(t, newBitFlips(random)) })
+	for _, s := range allAgentEnvironments {
+		add(15, "stopped starts, "+s.name, func(t *testing.T, random *rand.Rand) { testStoppedStarts(t, s, randomStoppedStarts(random, 30)) })
+	}
+	add(5, "starts without descriptors", func(t *testing.T, random *rand.Rand) { testLimitedStarts(t, randomLimitedStarts(random, 20)) })
+	add(1, "hostile hooks", func(t *testing.T, _ *rand.Rand) { testHostileHooks(t, allHookFaults()) })
+	add(1, "restart loop", func(t *testing.T, _ *rand.Rand) { testRestartLoop(t, 1000) })
+	rand.New(rand.NewPCG(0, 0)).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	return cases
+}
+
+// TestAllFaults runs all cases of TestFaults, TestDamagedState, TestStoppedStartLeavesTasks,
+// TestStartWithoutDescriptorsLeavesTasks, TestHostileHooks and TestRestartLoopLeaksNoResources. Consecutive seeds are
+// consecutive cases: a part whose seed follows the last seed of another part continues with its next case.
+//
+//	make test-faults
+//	go test -run TestAllFaults ./cmd/nomad-lite/systemtest/faults -seed 42
+func TestAllFaults(t *testing.T) {
+	if endurance.CurrentMode() == endurance.Sample {
+		t.Skip("runs with make test-faults; the other tests run a sample of the faults")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	cases := allFaultCases()
+	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d faults", len(cases)), Load: "a node per fault"})
+	run.EachParallel(func(seed uint64) error {
+		c := cases[(seed-1)%uint64(len(cases))]
+		if !t.Run(c.name, func(t *testing.T) { c.run(t, rand.New(rand.NewPCG(seed, 0))) }) {
+			return errors.New(c.name)
+		}
+		run.Add(1)
+		return nil
+	})
+}
