@@ -6,10 +6,14 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-func TestWatcher(t *testing.T) {
+// The clock is fake, because the watcher reads the files in intervals.
+func TestWatcher(t *testing.T) { synctest.Test(t, testWatcher) }
+
+func testWatcher(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name, text string) {
