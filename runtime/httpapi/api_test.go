@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"io/fs"
 	"iter"
@@ -35,6 +36,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
+
+func TestMain(m *testing.M) {
+	// Most of the parallel tests wait and use no CPU time. The flag of the command line replaces this value.
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
 
 // stubNode is a node without running tasks.
 type stubNode struct{}

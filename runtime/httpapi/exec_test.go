@@ -264,6 +264,7 @@ func TestExecHandshake(t *testing.T) {
 
 // A handler that runs after the server has stopped starts no session.
 func TestNoExecSessionStartsAfterServe(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	exec := &execHandler{f.store, stubNode{}, f.access, &f.execSessions}

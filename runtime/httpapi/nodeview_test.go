@@ -33,6 +33,7 @@ func (machineNode) Host() fingerprint.Host {
 
 // A node has the fields about the machine in all replies and in events.
 func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *Config) { c.Node = machineNode{} })
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutNode(&api.Node{

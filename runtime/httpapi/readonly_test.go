@@ -156,6 +156,7 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 }
 
 func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
+	t.Parallel()
 	f := readOnlyFixture(t)
 	job := newJobWithSecrets()
 	f.updateStore(t, func(tx *store.Txn) {

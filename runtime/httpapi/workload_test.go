@@ -222,6 +222,7 @@ func TestKeyWithTokensIsKept(t *testing.T) {
 
 // The socket of a task needs a token for each request, also if the agent has no token, and has limits.
 func TestTaskSocket(t *testing.T) {
+	t.Parallel()
 	for _, operator := range []Secret{"operator", ""} {
 		f := newWorkloadFixture(t, func(c *Config) { c.Token = operator })
 		l, err := taskapi.New()
