@@ -61,6 +61,9 @@ func TestCheckThatIsKilledStartsNothing(t *testing.T) {
 // A process that does not respond to its shutdown is killed.
 func TestStopKillsProcessThatHangs(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the response of a process")
+	}
 	h := newHost(faultyDriverPlugin(""))
 	defer h.close()
 	p, err := h.launch()

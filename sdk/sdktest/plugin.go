@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +96,13 @@ func Main(m *testing.M, serve func()) {
 // without the handshake cookie, as if a user had started the plugin.
 const envServeWithoutHandshake = "NOMAD_LITE_SDKTEST_BY_HAND"
 
-// Driver runs the suite for drivers as subtests of t.
+// slowCases are the ids of cases that wait for seconds, or start many tasks.
+var slowCases = []string{
+	"fingerprint.stays-open", "leaks.descriptors", "leaks.processes", "stats.zero-interval", "streams.stay-open",
+	"limits.cgroup", "limits.memory", "limits.memory-max", "limits.reservation", // they wait for the processes of a task that has none
+}
+
+// Driver runs the suite for drivers as subtests of t. With -short, it skips the cases that take seconds; so do Hook and Device.
 func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
 
 // Hook runs the suite for hooks as subtests of t.
@@ -113,7 +120,12 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 	h := newHost(p)
 	t.Cleanup(h.close)
 	for _, c := range cases {
-		t.Run(c.id, func(t *testing.T) { h.runSubtest(t, c) })
+		t.Run(c.id, func(t *testing.T) {
+			if testing.Short() && slices.Contains(slowCases, c.id) {
+				t.Skip("takes seconds")
+			}
+			h.runSubtest(t, c)
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -463,6 +464,9 @@ func TestEachCaseCanFail(t *testing.T) {
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && slices.Contains([]string{"leaks a descriptor", "ends its fingerprints"}, test.fault) {
+				t.Skip("waits some seconds for the end of the fault")
+			}
 			h := newHost(faultyDriverPlugin(test.fault))
 			defer h.close()
 			r := runCase(t.Context(), testCase{id: test.fault, run: test.run}, h)
@@ -475,6 +479,9 @@ func TestEachCaseCanFail(t *testing.T) {
 
 // TestCheckReport tests the output of Check.
 func TestCheckReport(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the suite for drivers as a whole")
+	}
 	// The timeouts are shorter, because one case waits for an event that never
 	// occurs.
 	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)
