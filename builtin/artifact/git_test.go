@@ -221,6 +221,9 @@ func TestGitBomb(t *testing.T) {
 // do.
 func TestGitShallowClonesAndSubmodules(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts dozens of git processes")
+	}
 	w := newFixture(t)
 	host := startGitHTTPBackend(t)
 	repo, module, hostile := newRepository(t), newRepository(t), newRepository(t)
@@ -374,6 +377,9 @@ func startSSHServer(t *testing.T) (address, key string) {
 
 func TestGitOverSSH(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts an SSH server")
+	}
 	address, key := startSSHServer(t)
 	w := newFixture(t)
 	repo := newRepository(t)

@@ -33,6 +33,9 @@ func serveSlowly(content []byte, withSize bool, resume <-chan struct{}) http.Han
 // A download of more than two seconds has an event with its progress, and one with its result.
 func TestProgressOfSlowDownload(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits two seconds for the progress of a download")
+	}
 	content := bytes.Repeat([]byte("0123456789"), 400_000)
 	for _, c := range []struct {
 		name               string

@@ -31,7 +31,12 @@ func TestContractRootless(t *testing.T) {
 	runAsUser(t, "^TestContract$")
 }
 
-func TestEscapesRootless(t *testing.T) { runAsUser(t, "^TestEscapes$") }
+func TestEscapesRootless(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs TestEscapes a second time")
+	}
+	runAsUser(t, "^TestEscapes$")
+}
 
 func TestTaskOptionsRootless(t *testing.T) {
 	if os.Geteuid() == 0 {

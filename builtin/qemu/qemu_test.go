@@ -72,6 +72,9 @@ func writeImage(t *testing.T, path string, code ...[]byte) string {
 
 func requireQEMU(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a virtual machine")
+	}
 	if _, err := findEmulator(defaultEmulator); err != nil {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatal(err)
@@ -81,9 +84,6 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a virtual machine in each case")
-	}
 	requireQEMU(t)
 	dir := t.TempDir()
 	sdktest.Driver(t, sdktest.Plugin{

@@ -228,6 +228,9 @@ func TestPidsLimit(t *testing.T) {
 // Two tasks that compete for one processor get CPU time in proportion to their
 // shares.
 func TestCPUShares(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures processor time for two seconds")
+	}
 	var one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &one); err != nil {
 		t.Fatal(err)

@@ -60,6 +60,9 @@ func bootImage(t *testing.T, code ...[]byte) string {
 
 func requireQEMU(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a virtual machine")
+	}
 	if _, err := os.Stat(program); err != nil {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatal(err)
@@ -69,9 +72,6 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a virtual machine in each case")
-	}
 	requireQEMU(t)
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],

@@ -10,6 +10,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds; with -short, builtin/mock and builtin/rawexec run the suite for drivers")
+	}
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Tasks: sdktest.Tasks{
