@@ -84,6 +84,9 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 // listen again, it is killed before the second is started.
 func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits two seconds for a keeper that does not answer")
+	}
 	dir := filepath.Join(t.TempDir(), "data")
 	task, keeper := startAndKillAgent(t, dir, "persistent")
 	t.Cleanup(func() {

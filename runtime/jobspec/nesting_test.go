@@ -133,6 +133,9 @@ func TestOrdinaryDepthIsAccepted(t *testing.T) {
 
 // TestEvaluationIsBounded evaluates texts that are short and create enormous values.
 func TestEvaluationIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("evaluates files with the greatest effort that is allowed")
+	}
 	doubling := func(op string, n int) string {
 		b := "locals {\n  a0 = \"" + strings.Repeat("x", 1000) + "\"\n"
 		for i := range n {

@@ -463,6 +463,9 @@ func TestStopWhileTaskWrites(t *testing.T) {
 // On a real full file system: the task continues, the loss is reported, and output is written
 // again when space is free.
 func TestFullFileSystem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits three seconds for the reports of lost output")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
 	}

@@ -90,6 +90,9 @@ func TestLargeChangesAreDroppedFromEventFeed(t *testing.T) {
 
 func TestWritesAfterIdle(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits until the writer is idle")
+	}
 	s := openStore(t, tempStatePath(t))
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 2000 {

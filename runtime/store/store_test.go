@@ -664,6 +664,9 @@ func TestListsAndPrefixes(t *testing.T) {
 
 func TestStressUnderReaders(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("is a load test")
+	}
 	s := openStore(t, tempStatePath(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var readersWG, updatesWG sync.WaitGroup

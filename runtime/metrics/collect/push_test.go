@@ -77,6 +77,9 @@ func TestPushSendsToSinks(t *testing.T) {
 // TestPushSurvivesUnreachableSinks checks that a sink without a listener does not keep others from their metrics.
 func TestPushSurvivesUnreachableSinks(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits three intervals of a second")
+	}
 	c := newCollector(t, &fakeNode{host: measuredHost})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -158,6 +161,9 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 // TestPushOTLPSurvivesDeadCollector checks that readings that cannot be sent are counted, and that the shutdown
 // does not wait long for a collector that does not answer.
 func TestPushOTLPSurvivesDeadCollector(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for three requests that time out")
+	}
 	c := newCollector(t, &fakeNode{host: measuredHost})
 	e := openExporter(t, otlptest.SilentURL(t), 100*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
