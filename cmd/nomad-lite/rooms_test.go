@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -205,18 +207,27 @@ func isPackageWithin(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
 }
 
+// listPackageImports returns a line for each package, with its path and the paths of its imports.
 func listPackageImports(t *testing.T) string {
 	t.Helper()
+	text, err := listImportsOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+var listImportsOnce = sync.OnceValues(func() (string, error) {
 	var stderr bytes.Buffer
 	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
 	cmd.Dir = "../.."
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, stderr.Bytes())
+		return "", fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
 	}
-	return strings.TrimSpace(string(out))
-}
+	return strings.TrimSpace(string(out)), nil
+})
 
 // TestPluginsLinkNoHCL checks that the packages for authors of plugins do not import the parser of
 // HCL, of which each plugin would require the modules.
