@@ -64,7 +64,11 @@ func TestMain(m *testing.M) {
 	// Downloads would take longer: a program built with -race sleeps for a second
 	// before it exits by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	os.Exit(m.Run())
+	code := m.Run()
+	if firstRepository.testRepository != nil {
+		os.RemoveAll(firstRepository.dir)
+	}
+	os.Exit(code)
 }
 
 // readDownloadRequestAndChdir waits for the request before it enters the staging directory:

@@ -25,14 +25,40 @@ type testRepository struct {
 	commits []string // oldest first
 }
 
-// newRepository makes a repository with a branch, a tag and a symbolic link
+// newRepository returns a repository with a branch, a tag and a symbolic link
 // that leads out of the repository.
 func newRepository(t *testing.T) *testRepository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("there is no git here")
 	}
-	r := &testRepository{t: t, dir: t.TempDir()}
+	firstRepository.once.Do(func() {
+		dir, err := os.MkdirTemp("", "artifact-test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		firstRepository.testRepository = makeRepository(t, dir)
+	})
+	if firstRepository.testRepository == nil {
+		t.Fatal("the repository was not made in an earlier test")
+	}
+	r := &testRepository{t: t, dir: t.TempDir(), commits: slices.Clone(firstRepository.commits)}
+	if err := os.CopyFS(r.dir, os.DirFS(firstRepository.dir)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// firstRepository is the repository that newRepository copies, because a copy takes less time than a dozen git processes.
+// TestMain removes it.
+var firstRepository struct {
+	once sync.Once
+	*testRepository
+}
+
+func makeRepository(t *testing.T, dir string) *testRepository {
+	t.Helper()
+	r := &testRepository{t: t, dir: dir}
 	r.git("init", "-q")
 	r.writeFile("app/one", "first")
 	r.commit("first")
@@ -149,6 +175,9 @@ func TestGit(t *testing.T) {
 // Git can clone below directories that its user cannot enter, such as the directory of an
 // allocation, although git resolves its directory from the root of the machine.
 func TestGitBelowPrivateDirectory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts dozens of git processes; TestGit runs")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("without root, downloads have the user of the task")
 	}
@@ -194,6 +223,9 @@ func listMountsBelow(t *testing.T, dir string) (mounts []string) {
 // eight objects result in a million files.
 func TestGitBomb(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("makes and clones a large repository")
+	}
 	w := newFixture(t)
 	repo := newRepository(t)
 	entry := "100644 blob " + repo.git("rev-parse", "HEAD:app/one")
@@ -273,6 +305,9 @@ func TestGitShallowClonesAndSubmodules(t *testing.T) {
 // task can fetch.
 func TestGitLogin(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts dozens of git processes; TestGit runs")
+	}
 	w := newFixture(t)
 	repo, module := newRepository(t), newRepository(t)
 	const password = "s3cret%word&;'"
