@@ -83,14 +83,13 @@ func (d *downloader) updateCounter() {
 	d.counter.received.Store(size)
 }
 
-// progressTracker emits a task event with the progress of one download. The event replaces the one before.
-// A download that ends within eventInterval has no such event.
+// progressTracker emits task events with the progress of one download, and one with its result. Each event replaces the
+// one before. A download that ends within eventInterval has no such event.
 type progressTracker struct {
 	name string // of the file or repository, for users
 	emit func(context.Context, hook.Event)
 
-	started  time.Time
-	reported bool // the task has an event about this download
+	started time.Time
 
 	mu      sync.Mutex
 	partial []byte // start of a line of the download process
@@ -159,10 +158,10 @@ func (t *progressTracker) start(ctx context.Context) (finish func(error)) {
 	return func(err error) {
 		cancel()
 		wg.Wait()
-		if t.reported {
+		if elapsed := time.Since(t.started); elapsed >= eventInterval {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventInterval)
 			defer cancel()
-			t.emit(ctx, hook.Event{Message: t.formatResult(err, time.Since(t.started))})
+			t.emit(ctx, hook.Event{Message: t.formatResult(err, elapsed)})
 		}
 	}
 }
@@ -179,7 +178,6 @@ func (t *progressTracker) run(ctx context.Context) {
 			r := t.latest()
 			bytesPerSecond := float64(r.Received-received) / now.Sub(at).Seconds()
 			received, at = r.Received, now
-			t.reported = true
 			t.emit(ctx, hook.Event{Message: t.formatProgress(r, bytesPerSecond), Ongoing: true})
 		}
 	}

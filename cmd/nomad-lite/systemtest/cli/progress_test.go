@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
@@ -25,10 +26,12 @@ func TestDownloadProgress(t *testing.T) {
 	content, half := bytes.Repeat([]byte("x"), 4_000_000), 2_000_000
 	resume := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requested := time.Now()
 		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
 		_, _ = w.Write(content[:half])
 		w.(http.Flusher).Flush()
 		<-resume
+		time.Sleep(time.Until(requested.Add(2 * time.Second))) // a shorter download has no event with its result
 		_, _ = w.Write(content[half:])
 	}))
 	t.Cleanup(server.Close)
