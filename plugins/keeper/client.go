@@ -468,6 +468,16 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
+// EndWithoutTasks makes the keeper exit as soon as this client is closed and ListParentProcesses would return an empty list;
+// the keeper then kills its spawned processes. It does not wait. The request ends when the client of another agent
+// connects.
+func (c *Client) EndWithoutTasks(ctx context.Context) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
+		return fmt.Errorf("end without tasks: %w", err)
+	}
+	return nil
+}
+
 // retryIdempotentCall sends a request, and sends it again on each new connection until the
 // keeper responds. The request must be idempotent, and its response carries no descriptors.
 func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...int) (*response, error) {

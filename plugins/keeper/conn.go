@@ -207,6 +207,8 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		resp.Process, resp.Ephemeral = k.selfID, k.ephemeral.Load()
 	case opSetEphemeral:
 		k.ephemeral.Store(true)
+	case opEndWithoutTasks:
+		k.agents.endWithoutTasks = true
 	case opWait:
 		resp = k.handleWaitLocked(c, req.ID, req.Process)
 	case opCancelWait:
@@ -252,6 +254,7 @@ func (c *serverConn) handleHelloLocked(agent bool) {
 		c.isAgent = true
 		c.server.agents.count++
 		c.server.agents.everConnected = true
+		c.server.agents.endWithoutTasks = false
 		c.server.stopDrainingLocked()
 	}
 }

@@ -728,6 +728,53 @@ func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	}
 }
 
+// After EndWithoutTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
+// connected.
+func TestKeeperEndsWithoutTasks(t *testing.T) {
+	t.Parallel()
+	for _, anotherAgent := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "run")
+		c := startClient(t, Config{Dir: dir})
+		keeper := c.KeeperProcess()
+		plugin, task := spawnPluginWithTask(t, c, false)
+		collector, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = collector.Signal(unix.SIGKILL) }) // the keeper can have killed it
+		if err := plugin.KillAndWait(); err != nil {
+			t.Fatal(err)
+		}
+		err = c.EndWithoutTasks(t.Context())
+		if err := errors.Join(err, c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if keeper.EndsWithin(300 * time.Millisecond) {
+			t.Error("the keeper has ended although a task runs")
+		}
+		if anotherAgent {
+			if err := startClient(t, Config{Dir: dir}).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := task.KillAndWait(); err != nil {
+			t.Fatal(err)
+		}
+		if anotherAgent {
+			if keeper.EndsWithin(300 * time.Millisecond) {
+				t.Error("the keeper has ended by the request of an earlier agent")
+			}
+			continue
+		}
+		if !keeper.EndsWithin(10*time.Second) || collector.Alive() {
+			t.Errorf("after the end of the task, the keeper is alive: %v, its child: %v", keeper.Alive(), collector.Alive())
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
 // startAndKillAgent starts an agent that starts a keeper and a task, and kills the agent.
 // The task has a child in another session.
 func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {

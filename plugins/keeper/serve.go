@@ -185,6 +185,9 @@ type agentConns struct {
 	count         int
 	zeroSince     time.Time // time at which count became 0
 	everConnected bool      // everConnected: an agent has connected at least once
+
+	// endWithoutTasks: the last agent has sent opEndWithoutTasks.
+	endWithoutTasks bool
 }
 
 // server is the state of a keeper.
@@ -247,12 +250,12 @@ func (k *server) run(ctx context.Context) error {
 	k.reapChildren() // reaps children that have ended before signal.Notify
 	terminated := false
 	for {
-		if k.shouldExit(terminated) {
+		if exit, _ := k.shouldExit(terminated); exit {
 			// A client that starts a keeper holds the lock until it has connected.
 			// Therefore the condition is checked again under the lock.
 			dir, lock := k.lockDir()
-			if k.shouldExit(terminated) {
-				k.shutDown(dir, lock != nil)
+			if exit, killAll := k.shouldExit(terminated); exit {
+				k.shutDown(dir, lock != nil, killAll)
 				return nil
 			}
 			if lock != nil {
@@ -280,18 +283,28 @@ func (k *server) run(ctx context.Context) error {
 	}
 }
 
-// shouldExit reports whether the keeper must shut down.
-func (k *server) shouldExit(terminated bool) bool {
+// shouldExit reports whether the keeper must shut down, and whether it must then kill all processes below it.
+func (k *server) shouldExit(terminated bool) (exit, killAll bool) {
+	if k.endsWithoutTasks() && len(k.processesWithTasks()) == 0 {
+		return true, true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.agents.count > 0 {
-		return false
+		return false, false
 	}
 	idle := time.Since(k.agents.zeroSince) >= k.idleTimeout()
 	if k.ephemeral.Load() {
-		return k.agents.everConnected || terminated || idle
+		return k.agents.everConnected || terminated || idle, true
 	}
-	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked()
+	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked(), false
+}
+
+// endsWithoutTasks reports whether no agent is connected, and the last one has sent opEndWithoutTasks.
+func (k *server) endsWithoutTasks() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.agents.count == 0 && k.agents.endWithoutTasks
 }
 
 // idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
@@ -371,12 +384,12 @@ func (k *server) moveToDir(path string, fds []int) error {
 	return nil
 }
 
-// shutDown kills the processes of an ephemeral keeper, closes all connections and removes
-// the keeper's files. The process holds the lock of its PID file until it has exited.
-func (k *server) shutDown(dir *Directory, locked bool) {
+// shutDown closes all connections and removes the keeper's socket. If killAll is set, it first kills all processes below
+// the keeper, and removes all files of the keeper. The process holds the lock of its PID file until it has exited.
+func (k *server) shutDown(dir *Directory, locked, killAll bool) {
 	k.forkMu.Lock()
 	k.rejectSpawns = true
-	if k.ephemeral.Load() {
+	if killAll {
 		k.mu.Lock()
 		managedProcs := k.managedProcs
 		k.mu.Unlock()
@@ -399,7 +412,7 @@ func (k *server) shutDown(dir *Directory, locked bool) {
 	}
 	k.mu.Unlock()
 	k.wg.Wait()
-	if k.ephemeral.Load() && locked {
+	if killAll && locked {
 		dir.RemoveSocketDir()
 		for _, name := range []string{logFileName, pidFileName, lockFileName} {
 			dir.Remove(name)

@@ -42,6 +42,8 @@ const (
 	opListFDs             op = "keys"
 	opAdoptProcesses      op = "adopt" // the request contains the processes that a dead keeper has started
 	opSetEphemeral        op = "ephemeral"
+	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
+	opEndWithoutTasks op = "end-without-tasks"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "parents"
 	opReplaceProgram      op = "replace" // the request contains the program to execute; no response on success

@@ -72,7 +72,8 @@ func (h *helperProcesses) stopWatchingSockets() {
 }
 
 // close shuts down the helper processes, unless tasks may run, and closes the
-// connections to them. It reports whether it shut them down.
+// connections to them. It reports whether it shut them down. If only processes without a record run, the keeper shuts
+// down after they have exited.
 func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err error) {
 	var errs []error
 	if h.collector != nil {
@@ -98,9 +99,16 @@ func (h *helperProcesses) shutDown(remaining *remainingProcesses) (ended bool, e
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !h.dataDirectory.ephemeralState {
-		// A plugin that has exited since retention.decide was called may have left a process behind.
-		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.taskMayRun || err != nil || len(parents) > 0 {
+		if remaining.taskMayRun {
 			return false, nil
+		}
+		// A plugin that has exited since retention.decide was called may have left a process behind.
+		parents, err := h.keeper.ListParentProcesses(ctx)
+		if err != nil {
+			return false, nil
+		}
+		if len(parents) > 0 {
+			return false, h.keeper.EndWithoutTasks(ctx)
 		}
 	}
 	if err := h.keeper.SetEphemeral(ctx); err != nil {

@@ -26,7 +26,7 @@ import (
 // remainingProcesses describes the processes that must continue after the agent has ended, because
 // tasks may run. The zero value means that no task runs.
 type remainingProcesses struct {
-	taskMayRun     bool // a task may run, so the keeper and the log collector must continue
+	taskMayRun     bool // a recorded task may run, so the keeper and the log collector must continue
 	keepAllPlugins bool // the plugin of a task is unknown, so all plugins must continue
 	pluginKeys     map[supervisor.PluginKey]bool
 	pluginPIDs     map[int]bool // pids of plugins that have child processes
@@ -89,7 +89,6 @@ func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.C
 		if slices.Contains(unusedPIDs, p.PID) {
 			continue
 		}
-		remaining.taskMayRun = true
 		if remaining.pluginPIDs == nil {
 			remaining.pluginPIDs = make(map[int]bool)
 		}

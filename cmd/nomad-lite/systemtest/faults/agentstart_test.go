@@ -104,12 +104,14 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the last agent said:\n%s", n.readLog())
 			for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
 				_ = p.Signal(syscall.SIGKILL)
 			}
 		}
 		systemtest.AssertNodeExited(t, n.dataDir)
+		if t.Failed() {
+			t.Logf("the last agent said:\n%s", n.readLog())
+		}
 		if err := s.remove(dir); err != nil {
 			t.Error(err)
 		}
