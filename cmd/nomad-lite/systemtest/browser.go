@@ -18,7 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Browser is a headless Chromium, which ends with the test.
+// Browser is a headless Chromium, or a part of one that has storage and connections of its own. It ends with the test.
 type Browser struct {
 	t   testing.TB
 	Ctx context.Context
@@ -31,6 +31,46 @@ func (b *Browser) For(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx}
 // the test instead.
 func StartBrowser(t testing.TB) *Browser {
 	t.Helper()
+	ctx, stop, err := startChromium(chromiumPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return &Browser{t, ctx}
+}
+
+// OpenBrowser is StartBrowser without a process of its own: the browser is a part of a Chromium that Main stops.
+func OpenBrowser(t testing.TB) *Browser {
+	t.Helper()
+	path := chromiumPath(t)
+	sharedChromium.start.Do(func() { sharedChromium.ctx, sharedChromium.stop, sharedChromium.err = startChromium(path) })
+	if err := sharedChromium.err; err != nil {
+		t.Fatal(err)
+	}
+	ctx, closeBrowser := chromedp.NewContext(sharedChromium.ctx, chromedp.WithNewBrowserContext())
+	t.Cleanup(closeBrowser)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("open a browser: %v", err)
+	}
+	return &Browser{t, ctx}
+}
+
+// sharedChromium is the Chromium of OpenBrowser.
+var sharedChromium struct {
+	start sync.Once
+	ctx   context.Context
+	stop  func() // nil if Chromium does not run
+	err   error
+}
+
+func stopSharedChromium() {
+	if sharedChromium.stop != nil {
+		sharedChromium.stop()
+	}
+}
+
+func chromiumPath(t testing.TB) string {
+	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
@@ -38,15 +78,18 @@ func StartBrowser(t testing.TB) *Browser {
 		}
 		t.Skipf("needs chromium, to show the pages of the agent: %v", err)
 	}
-	ctx, stop := chromedp.NewExecAllocator(context.Background(),
+	return path
+}
+
+func startChromium(path string) (_ context.Context, stop func(), err error) {
+	ctx, stopProcess := chromedp.NewExecAllocator(context.Background(),
 		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900))...)
-	t.Cleanup(stop)
 	ctx, closeBrowser := chromedp.NewContext(ctx)
-	t.Cleanup(closeBrowser)
 	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("start chromium: %v", err)
+		stopProcess()
+		return nil, nil, fmt.Errorf("start chromium: %w", err)
 	}
-	return &Browser{t, ctx}
+	return ctx, func() { closeBrowser(); stopProcess() }, nil
 }
 
 // WebPage is a tab of a browser with the page of an agent. An error that the page logs, which includes each
@@ -145,8 +188,8 @@ func Eval[T any](p *WebPage, expression string) T {
 // WaitFor waits until a JavaScript expression is true.
 func (p *WebPage) WaitFor(expression string) {
 	p.T.Helper()
-	for deadline := time.Now().Add(PageTimeout); !Eval[bool](p, "Boolean("+expression+")"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !Eval[bool](p, "Boolean("+expression+")"); SleepBetweenChecks(began, 10*time.Millisecond) {
+		if time.Since(began) > PageTimeout {
 			p.T.Fatalf("%s is not true on the page:\n%s", expression, p.Text())
 		}
 	}

@@ -35,6 +35,7 @@ func (g leakCheckedTests) Run() int {
 	before := leftoverPaths()
 	reports := racereport.Collect()
 	code := g.tests.Run()
+	stopSharedChromium()
 	code = max(code, reports.Print(os.Stderr))
 	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
 	// Files of other processes, such as the tests of other packages, are removed after some time.

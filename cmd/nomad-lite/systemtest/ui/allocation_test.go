@@ -24,7 +24,7 @@ const hostileName = `<img src=x onerror=alert(1)>`
 func TestUIAllocations(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	group := api.NewTaskGroup("g", 1)
 	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
 	group.Services = []*api.Service{{Name: "web", PortLabel: "http", Provider: "nomad", Checks: []api.ServiceCheck{
@@ -112,7 +112,7 @@ func TestUIAllocations(t *testing.T) {
 func TestUIManyAllocations(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/jobs")
 	p.WaitText("main", "No jobs.")
 	systemtest.Eval[chromedp.Void](p, `(() => {
@@ -165,7 +165,7 @@ func slowHook(script string) func(*api.Task) {
 func TestUITimeline(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 
 	t.Run("slow hook", func(t *testing.T) {
 		alloc := s.Run("slow", "service", "running",
@@ -241,7 +241,7 @@ func TestUITimeline(t *testing.T) {
 func TestUILogsAndFiles(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 
 	t.Run("follow, search, wrap and hostile bytes", func(t *testing.T) {
 		b := b.For(t)
@@ -456,7 +456,7 @@ func typeLine(p *systemtest.WebPage, line string) {
 func TestUITerminal(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	alloc := s.Run("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID)
 	p.WaitText("td", "main")

@@ -34,7 +34,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	address := s.FixPort()
 	tokenFile := filepath.Join(s.DataDir, "token")
 	token, readToken := readToken(t, tokenFile), readToken(t, filepath.Join(s.DataDir, "token-read"))
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 
 	p := b.OpenTab(address, "/ui/clients", "status of 403", "net::ERR_")
 	p.Screenshot("login")
@@ -108,7 +108,7 @@ func startUICommand(t *testing.T, socket string, args ...string) (*exec.Cmd, str
 // TestUICommand opens the addresses with which the command starts a browser.
 func TestUICommand(t *testing.T) {
 	t.Parallel()
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	t.Run("login with a token", func(t *testing.T) {
 		a := systemtest.StartTokenProtectedAgent(t, true)
 		cmd, address := startUICommand(t, a.Socket, "-authenticate")
@@ -178,7 +178,7 @@ func TestUIFrame(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	s.Run("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/")
 	p.WaitText("td", "a-job")
 	p.Press("\t")

@@ -18,7 +18,7 @@ import (
 func TestUIJobs(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	for _, test := range []struct {
 		name string
 		run  func(*uiJobsTest)
@@ -530,7 +530,7 @@ func TestUIManyJobs(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	p := systemtest.StartBrowser(t).OpenTab(s.Address, "/ui/jobs")
+	p := systemtest.OpenBrowser(t).OpenTab(s.Address, "/ui/jobs")
 	p.WaitText("[role=status]", fmt.Sprintf("%d jobs", count))
 	p.WaitText("td", "job-0000")
 	if rows := systemtest.Eval[int](p, `document.querySelectorAll("tr").length`); rows > 200 {

@@ -20,7 +20,7 @@ func TestUINodePages(t *testing.T) {
 	t.Parallel()
 	volumeDir := t.TempDir()
 	s := systemtest.StartTestAgent(t, false, fmt.Sprintf("client { host_volume \"shared\" { path = %q } }\n", volumeDir))
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	group := api.NewTaskGroup("g", 1)
 	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
 	group.AddTask(systemtest.NewShellTask("main", systemtest.SleepForeverScript, func(task *api.Task) {

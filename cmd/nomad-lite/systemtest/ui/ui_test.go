@@ -9,7 +9,7 @@ import (
 func TestUIJobList(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/")
 	p.WaitText("main", "No jobs.")
 	s.Run("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))

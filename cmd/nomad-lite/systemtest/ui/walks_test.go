@@ -12,7 +12,7 @@ import (
 func TestUIWalks(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.StartBrowser(t)
+	b := systemtest.OpenBrowser(t)
 
 	shop := s.Run("shop", "service", "running",
 		systemtest.NewShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.InPrestart),
