@@ -157,7 +157,8 @@ func (r *Run) startPart() {
 	})
 }
 
-// watch updates the row of the part until done is closed. It ends the process if the part is interrupted or times out.
+// watch updates the row of the part until done is closed. It ends the process if the part is
+// interrupted or times out.
 func (r *Run) watch(done <-chan struct{}, signals <-chan os.Signal, timeout <-chan time.Time) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -166,9 +167,7 @@ func (r *Run) watch(done <-chan struct{}, signals <-chan os.Signal, timeout <-ch
 		case <-done:
 			return
 		case <-ticker.C:
-			if err := r.report(resultUnfinished); err != nil {
-				r.t.Error(err)
-			}
+			reportToStderr(r.report(resultUnfinished)) // a later report can succeed
 		case s := <-signals:
 			reportToStderr(r.report(resultInterrupted))
 			signal.Reset(s)
@@ -183,7 +182,7 @@ func (r *Run) watch(done <-chan struct{}, signals <-chan os.Signal, timeout <-ch
 
 func reportToStderr(err error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		fmt.Fprintln(os.Stderr, "report of the part:", err)
 	}
 }
 
