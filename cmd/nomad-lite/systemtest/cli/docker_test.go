@@ -8,11 +8,13 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // TestDocker runs scripts with a Docker engine, whose address is in DOCKER_HOST and whose image
 // is in IMAGE.
 func TestDocker(t *testing.T) {
+	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
 	engine := dockertest.Start(t)
 	// The scripts of the first directory share the engine, and run at the same time. A script of the
 	// second directory stops the engine.

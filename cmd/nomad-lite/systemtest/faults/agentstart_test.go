@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -347,12 +348,15 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 	for i, s := range allAgentEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			const points = 8
+			points := 8
+			if !slowtest.Enabled() {
+				points = 4
+			}
 			var starts []stoppedStart
 			for point := range points {
 				for j, signal := range startSignals {
 					if (point+i+j)%2 != 0 {
-						starts = append(starts, stoppedStart{signal, 1.25 * float64(point) / points})
+						starts = append(starts, stoppedStart{signal, 1.25 * float64(point) / float64(points)})
 					}
 				}
 			}
@@ -492,10 +496,14 @@ func randomLimitedStarts(random *rand.Rand, count int) (starts []limitedStart) {
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
 	var starts []limitedStart
-	for descriptors := uint64(minDescriptors); descriptors <= maxDescriptors; descriptors += 7 {
+	step, delayStep := uint64(7), 50*time.Millisecond
+	if !slowtest.Enabled() {
+		step, delayStep = 20, 150*time.Millisecond
+	}
+	for descriptors := uint64(minDescriptors); descriptors <= maxDescriptors; descriptors += step {
 		starts = append(starts, limitedStart{descriptors: descriptors})
 	}
-	for delay := 10 * time.Millisecond; delay <= maxLimitDelay; delay += 50 * time.Millisecond {
+	for delay := 10 * time.Millisecond; delay <= maxLimitDelay; delay += delayStep {
 		starts = append(starts, limitedStart{minDescriptors, delay})
 	}
 	testLimitedStarts(t, starts)

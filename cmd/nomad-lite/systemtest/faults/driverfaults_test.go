@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
@@ -51,7 +53,7 @@ const (
 	exitText       = "plugin is down: .*exited with code 5"
 )
 
-// driverFaults returns all faults.
+// driverFaults returns the faults that are tested.
 func driverFaults() []driverFault {
 	faults := []driverFault{
 		{fault: "slow 1s"},
@@ -86,6 +88,11 @@ func driverFaults() []driverFault {
 	}
 	for code := 1; code <= 16; code++ {
 		faults = append(faults, driverFault{fault: fmt.Sprintf("code StartTask %d", code), want: "refused by the driver", fails: true})
+	}
+	if !slowtest.Enabled() {
+		// One fault of each kind is tested.
+		kind := func(f driverFault) string { kind, _, _ := strings.Cut(f.fault, " "); return kind }
+		return slices.CompactFunc(faults, func(f, g driverFault) bool { return kind(f) == kind(g) })
 	}
 	return faults
 }

@@ -12,6 +12,7 @@ import (
 
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -237,15 +238,32 @@ func sampleFaults(faults []fault) (chosen []fault) {
 	return chosen
 }
 
+// onePerVictim returns one fault of each victim, at the failpoint between the start of a task and its record if the victim
+// exists there.
+func onePerVictim(faults []fault) (chosen []fault) {
+	for _, v := range faultVictims {
+		i := slices.IndexFunc(faults, func(f fault) bool {
+			return f.victim.name == v.name && (f.step == failpoint.StepStartTask && f.phase == failpoint.PhaseAfter || v.name == systemtest.VolumePluginVictim)
+		})
+		chosen = append(chosen, faults[i])
+	}
+	return chosen
+}
+
 // TestFaults kills one process of a node, or all, at a failpoint in the lifecycle of a job,
 // and asserts the invariants that hold for every failpoint. In its lifecycle, the job is
 // registered, runs, has an exec session, fails once, is updated in place and then by a
-// replacement, and is purged. TestAllFaults has all rows of the fault matrix.
+// replacement, and is purged. Without slow tests there is a row of each victim. TestAllFaults has all rows of the fault
+// matrix.
 func TestFaults(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	for _, f := range sampleFaults(faultMatrix()) {
+	faults := sampleFaults(faultMatrix())
+	if !slowtest.Enabled() {
+		faults = onePerVictim(faultMatrix())
+	}
+	for _, f := range faults {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
 			testFault(t, f)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -152,6 +153,7 @@ func TestHookDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
+	slowtest.Skip(t, "starts a hook plugin about 100 times")
 	t.Parallel()
 	all := slices.Collect(hook.AllPoints())
 	lives := []*crashingHookJob{

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
@@ -176,6 +177,9 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 		{"user with a long path", 4711, strings.Repeat("data-", 30)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.uid != 0 || test.data == "data" {
+				slowtest.Skip(t, "is like the test of root with a long path")
+			}
 			dir, err := os.MkdirTemp("", "paths")
 			if err != nil {
 				t.Fatal(err)

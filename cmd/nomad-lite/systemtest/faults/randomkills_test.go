@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -132,6 +133,9 @@ type randomKillsRun struct {
 func TestRandomKills(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have cgroups and task directories like an agent's")
+	}
+	if endurance.CurrentMode() == endurance.Sample {
+		slowtest.Skip(t, "kills pairs of processes, and waits for the tasks after each")
 	}
 	t.Parallel()
 	taskCount := 100

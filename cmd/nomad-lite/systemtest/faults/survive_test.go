@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -117,12 +118,16 @@ func TestTasksSurviveDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
+	services := 100
+	if !slowtest.Enabled() {
+		services = 10
+	}
 	for _, test := range []struct {
 		name     string
 		services int
 		deaths   []nodeFailure
 	}{
-		{"of a hundred", 100, []nodeFailure{
+		{fmt.Sprintf("of %d services", services), services, []nodeFailure{
 			{name: "agent"},
 			{name: "agent and collector", victimKinds: []string{"log-collector"}},
 			{name: "agent in good order", gracefulShutdown: true},

@@ -26,6 +26,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"golang.org/x/sys/unix"
 )
 
@@ -258,7 +259,11 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
-	run := endurance.Start(t, endurance.Config{Sample: 4, Unit: "schedules", Load: "2 intruders, 2 or 3 jobs"})
+	sample := 4
+	if !slowtest.Enabled() {
+		sample = 2
+	}
+	run := endurance.Start(t, endurance.Config{Sample: sample, Unit: "schedules", Load: "2 intruders, 2 or 3 jobs"})
 	s := systemtest.StartPersistentAgent(t, isolatingDrivers)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)

@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // hostileName is a name of a job or a task that would run a script if a page parsed it as HTML.
@@ -110,6 +111,7 @@ func TestUIAllocations(t *testing.T) {
 
 // TestUIManyAllocations measures the list with 2,000 allocations, which a script of the page pretends to receive.
 func TestUIManyAllocations(t *testing.T) {
+	slowtest.Skip(t, "shows 2,000 allocations")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
@@ -315,6 +317,7 @@ func TestUILogsAndFiles(t *testing.T) {
 	})
 
 	t.Run("large log", func(t *testing.T) {
+		slowtest.Skip(t, "writes and shows 80 MB of output")
 		b := b.For(t)
 		alloc := s.Run("large", "batch", "complete", systemtest.NewShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
 			t.LogConfig = &api.LogConfig{MaxFiles: new(10), MaxFileSizeMB: new(10)}

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // TestUIJobs uses the pages of jobs and evaluations, and the search, as a person does. The subtests share an agent
@@ -510,6 +511,7 @@ func (u *uiJobsTest) lostConnection() {
 
 // TestUIManyJobs checks that a list with many jobs has few elements and is filtered quickly.
 func TestUIManyJobs(t *testing.T) {
+	slowtest.Skip(t, "registers 1,000 jobs")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	const count = 1000

@@ -5,11 +5,13 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
 // links and buttons. The document has the screenshots of the test.
 func TestUIWalks(t *testing.T) {
+	slowtest.Skip(t, "opens pages that other tests check")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
