@@ -129,7 +129,7 @@ func TestFalseAlarms(t *testing.T) {
 					alarms++
 				}
 			}
-			t.Logf("false alarms in %.1f %% of %d tables of %d rows; differences larger than the noise in %.1f %% of the rows",
+			t.Logf("%s: false alarms in %.1f %% of %d tables of %d rows; differences larger than the noise in %.1f %% of the rows", name,
 				100*float64(alarms)/tables, tables, rowsPerTable, 100*float64(outsideNoise)/(tables*rowsPerTable))
 			// At a rate of 5 %, more than 19 alarms of 200 have a probability of 0.3 %.
 			if alarms > 19 {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// minPairs is the smallest number of rounds. With fewer rounds, a row of a long table cannot be
-// told from chance, whatever its difference is.
+// minPairs is the smallest number of rounds. With much fewer rounds, no difference in a long table can
+// be told from chance.
 const minPairs = 10
 
 type options struct {
