@@ -50,7 +50,12 @@ func isInitramfs() bool {
 	return unix.Statfs("/", &fs) == nil && (fs.Type == ramfsMagic || fs.Type == unix.TMPFS_MAGIC)
 }
 
-func TestContract(t *testing.T) { sdktest.Driver(t, testPlugin()) }
+func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a container in each case; TestTaskOptions and TestEscapes run")
+	}
+	sdktest.Driver(t, testPlugin())
+}
 
 func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
