@@ -25,6 +25,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
 
@@ -124,6 +125,11 @@ plugin "docker" {
 		"watchdog":      checkWatchdog,
 	}
 	companions := []string{"backup"} // run by the check of another file
+	// The checks of these files wait for deployments, restarts, intervals of checks or shutdowns.
+	slow := []string{
+		"api-bluegreen", "api-canary", "drain", "feature-flags", "flaky-import", "game-server", "guestbook", "ingress",
+		"kvstore", "log-shipper", "monitoring", "shop", "static-site", "vaulted-store", "watchdog",
+	}
 	files, err := filepath.Glob(realisticDir + "/*.nomad.hcl")
 	if err != nil || len(files) != len(checks)+len(companions) {
 		t.Fatalf("%d job files, %v, want %d", len(files), err, len(checks)+len(companions))
@@ -131,6 +137,9 @@ plugin "docker" {
 	t.Run("jobs", func(t *testing.T) {
 		for name, check := range checks {
 			t.Run(name, func(t *testing.T) {
+				if slices.Contains(slow, name) {
+					slowtest.Skip(t, "waits for seconds")
+				}
 				t.Parallel()
 				tested := *agent
 				tested.T = t
