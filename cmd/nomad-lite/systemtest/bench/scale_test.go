@@ -410,7 +410,7 @@ func machineState(t *testing.T, engine *dockertest.Engine) []string {
 	for _, i := range interfaces {
 		all = append(all, "interface "+i.Name)
 	}
-	rules, err := exec.Command("nft", "list", "ruleset").Output()
+	rules, err := exec.Command("nft", "--stateless", "list", "ruleset").Output()
 	if err != nil {
 		t.Fatalf("install nftables: %v", err)
 	}
