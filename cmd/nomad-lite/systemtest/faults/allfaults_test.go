@@ -25,7 +25,11 @@ func allFaultCases() (cases []faultCase) {
 		}
 	}
 	for _, f := range faultMatrix() {
-		add(1, f.String(), func(t *testing.T, _ *rand.Rand) { testFault(t, f) })
+		add(1, f.String(), func(t *testing.T, random *rand.Rand) {
+			n := newFaultNode(t, f)
+			n.random = random
+			n.testFault()
+		})
 	}
 	for _, d := range newStateDamages(stateBlockSize) {
 		add(1, "state "+d.name, func(t *testing.T, _ *rand.Rand) { testDamagedState(t, d) })

@@ -125,6 +125,7 @@ job "life" {
 type faultNode struct {
 	*testing.T
 	fault          fault
+	random         *rand.Rand // chooses when the agents are killed that the fault kills while they start
 	dir, dataDir   string
 	runHistoryFile string
 	logFile        *os.File // log file of the agents
@@ -148,7 +149,7 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 		t.Fatal(err)
 	}
 	n := &faultNode{
-		T: t, fault: f, dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "diary"),
+		T: t, fault: f, random: rand.New(rand.NewPCG(rand.Uint64(), 0)), dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "diary"),
 		faultInjected: make(chan struct{}), lastAllocs: map[string]*api.Allocation{}, finalRunCounts: map[string]int{},
 	}
 	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), os.Mkdir(n.networkDir(), 0o755), f.in.chown(n.networkDir()), f.in.chown(dir)); err != nil {
@@ -456,6 +457,10 @@ func (n *faultNode) do(what string, answer any) {
 	}
 }
 
+func (n *faultNode) randomDuration(limit time.Duration) time.Duration {
+	return time.Duration(n.random.Int64N(int64(limit)))
+}
+
 // restartAgent starts an agent after the fault has killed the previous one. For some victims it
 // first starts and kills another agent.
 func (n *faultNode) restartAgent() {
@@ -469,9 +474,9 @@ func (n *faultNode) restartAgent() {
 	}
 	if v.killsNextAgent || v.fillsDisk {
 		n.startAgent()
-		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // time for the start of the agent, and a random time in which it runs its allocations
+		delay := 200*time.Millisecond + n.randomDuration(1300*time.Millisecond) // time for the start of the agent, and a random time in which it runs its allocations
 		if v.killsNextAgent {
-			delay = rand.N(300 * time.Millisecond)
+			delay = n.randomDuration(300 * time.Millisecond)
 		}
 		time.Sleep(delay)
 		n.agent.Kill()

@@ -266,19 +266,18 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			testFault(t, f)
+			newFaultNode(t, f).testFault()
 		})
 	}
 }
 
-// testFault injects a fault into the lifecycle of a job.
-func testFault(t *testing.T, f fault) {
-	n := newFaultNode(t, f)
+// testFault injects the fault into the lifecycle of a job.
+func (n *faultNode) testFault() {
 	n.runJobLifecycle()
 	select {
 	case <-n.faultInjected:
 	default:
-		t.Error("the moment was not reached")
+		n.Error("the moment was not reached")
 	}
 }
 
