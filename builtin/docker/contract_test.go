@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -26,6 +27,7 @@ func testPlugin(e *dockertest.Engine) sdktest.Plugin {
 }
 
 func TestContract(t *testing.T) {
+	slowtest.Skip(t, "starts a hundred containers")
 	e := dockertest.Start(t)
 	sdktest.Driver(t, testPlugin(e))
 	if names := e.ContainerNames(t); len(names) > 0 {
@@ -35,9 +37,7 @@ func TestContract(t *testing.T) {
 
 // The cases are those that depend on the answers of the engine. With NOMAD_LITE_ALL_CASES set, all cases run.
 func TestContractWithPodman(t *testing.T) {
-	if os.Getenv("NOMAD_LITE_CI") == "" {
-		t.Skip("takes 30 s; runs in .ci/run, or with NOMAD_LITE_CI=1")
-	}
+	slowtest.Skip(t, "runs the contract suite a second time, with another engine")
 	e := dockertest.StartPodman(t)
 	p := testPlugin(e)
 	shell := p.Tasks.Shell
