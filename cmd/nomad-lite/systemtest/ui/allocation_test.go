@@ -23,6 +23,7 @@ import (
 const hostileName = `<img src=x onerror=alert(1)>`
 
 func TestUIAllocations(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
@@ -165,6 +166,7 @@ func slowHook(script string) func(*api.Task) {
 }
 
 func TestUITimeline(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
@@ -241,6 +243,7 @@ func TestUITimeline(t *testing.T) {
 }
 
 func TestUILogsAndFiles(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
@@ -457,6 +460,7 @@ func typeLine(p *systemtest.WebPage, line string) {
 }
 
 func TestUITerminal(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 func readToken(t *testing.T, path string) string {
@@ -29,6 +30,7 @@ func readToken(t *testing.T, path string) string {
 
 // TestUILoginAndLostConnection has tabs with different tokens open while the agent is killed, and started with another token.
 func TestUILoginAndLostConnection(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
 	address := s.FixPort()
@@ -107,6 +109,7 @@ func startUICommand(t *testing.T, socket string, args ...string) (*exec.Cmd, str
 
 // TestUICommand opens the addresses with which the command starts a browser.
 func TestUICommand(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	b := systemtest.OpenBrowser(t)
 	t.Run("login with a token", func(t *testing.T) {
@@ -175,6 +178,7 @@ const maxPageBytes = 300_000
 
 // TestUIFrame visits the pages in the navigation with the keyboard, at the width of a phone, and in the dark.
 func TestUIFrame(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	s.Run("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))

@@ -17,6 +17,7 @@ import (
 // TestUIJobs uses the pages of jobs and evaluations, and the search, as a person does. The subtests share an agent
 // and a browser, and each has jobs of its own.
 func TestUIJobs(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // hostileText is a name or a value that a page must show as text.
@@ -17,6 +18,7 @@ const hostileText = `<img src=x onerror=alert(1)> "'& ` + "\u202e\x1b[31m"
 
 // TestUINodePages opens the pages about the agent and its objects in tabs of one browser.
 func TestUINodePages(t *testing.T) {
+	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	volumeDir := t.TempDir()
 	s := systemtest.StartTestAgent(t, false, fmt.Sprintf("client { host_volume \"shared\" { path = %q } }\n", volumeDir))
