@@ -56,6 +56,9 @@ const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
 const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
+// vmDockerLimitsFlag selects those of them that read the cgroups of containers.
+const vmDockerLimitsFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|limits|statistics)`
+
 // vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.
 const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
 
@@ -66,28 +69,29 @@ const (
 )
 
 var vmSteps = []vmStep{
-	{name: "sdk process", argv: []string{"/tests/process.test"}, cgroup: vmRootCgroup},
-	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, cgroup: vmRootCgroup},
-	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup},
+	{name: "sdk process", argv: []string{"/tests/process.test"}, cgroup: vmRootCgroup, long: true},
+	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, cgroup: vmRootCgroup, long: true},
+	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "raw_exec contract in delegated cgroups", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmDelegatedCgroup},
 	{name: "exec contract", argv: []string{"/tests/exec.test", "-test.run=^TestContract$"}, cgroup: vmRootCgroup},
-	{name: "exec contract unprivileged", argv: []string{"/tests/exec.test", "-test.run=^TestContract$/(task|exec|recover|stop)"}, cgroup: vmUndelegatedCgroup},
+	{name: "exec contract unprivileged", argv: []string{"/tests/exec.test", "-test.run=^TestContract$/(task|exec|recover|stop)"}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "sdk process in a subgroup", argv: []string{"/tests/process.test", "-test.run=^Test(MemoryLimit|MemoryReservation|PidsLimit)$"}, cgroup: vmDelegatedSubgroup},
-	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true},
-	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup},
+	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true, long: true},
+	{name: "docker limits", argv: []string{"/tests/docker.test", vmDockerLimitsFlag}, cgroup: vmRootCgroup, withEngine: true},
+	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup, long: true},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
-	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup},
-	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup},
+	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup, long: true},
+	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup, long: true},
 	{name: "cgroups", argv: []string{"/tests/cgroup.test"}, cgroup: vmRootCgroup},
 	{name: "reserved cores", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^(cores|driver_cgroup)$`}, cgroup: vmRootCgroup},
 	{name: "cgroups that are delegated", argv: []string{"/tests/cgroup.test"}, cgroup: vmDelegatedCgroup},
 	// This test runs in the virtual machine because a container, in which tests usually run, may be
 	// unable to lower an OOM score.
-	{name: "job parser of a protected agent", argv: []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, cgroup: vmRootCgroup},
-	{name: "protected agent", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^oom$`}, cgroup: vmRootCgroup},
-	{name: "run", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed|survives|limits)$`}, cgroup: vmRootCgroup},
+	{name: "job parser of a protected agent", argv: []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, cgroup: vmRootCgroup, long: true},
+	{name: "protected agent", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^oom$`}, cgroup: vmRootCgroup, long: true},
+	{name: "run", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed|survives|limits)$`}, cgroup: vmRootCgroup, long: true},
 	{name: "run in cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
-	{name: "run unprivileged", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup},
+	{name: "run unprivileged", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
 }
 

@@ -253,8 +253,8 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
 	// The scripts find the configuration of their agents from the root of the repository.
 	w.WriteFile(vmRepositoryDir+"/go.mod", 0o644, nil)
-	for _, dir := range []string{".", "../cli", ".."} {
-		w.WriteTree(dir+"/testdata", path.Join(vmPackageDir, dir, "testdata"))
+	for _, dir := range []string{"testdata", "../cli/testdata", "../testdata"} {
+		w.WriteTree(dir, path.Join(vmPackageDir, dir))
 	}
 	w.WriteModules(m.kernel, vmModuleDir, vmModules...)
 	if err := w.Close(); err != nil {
