@@ -81,13 +81,13 @@ var vmSteps = []vmStep{
 	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup, long: true},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
 	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup, long: true},
-	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup, long: true},
+	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup},
 	{name: "cgroups", argv: []string{"/tests/cgroup.test"}, cgroup: vmRootCgroup},
 	{name: "reserved cores", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^(cores|driver_cgroup)$`}, cgroup: vmRootCgroup},
 	{name: "cgroups that are delegated", argv: []string{"/tests/cgroup.test"}, cgroup: vmDelegatedCgroup},
 	// This test runs in the virtual machine because a container, in which tests usually run, may be
 	// unable to lower an OOM score.
-	{name: "job parser of a protected agent", argv: []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, cgroup: vmRootCgroup, long: true},
+	{name: "job parser of a protected agent", argv: []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, cgroup: vmRootCgroup},
 	{name: "protected agent", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^oom$`}, cgroup: vmRootCgroup, long: true},
 	{name: "run", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed|survives|limits)$`}, cgroup: vmRootCgroup, long: true},
 	{name: "run in cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
