@@ -6,7 +6,7 @@ check: ## what CI runs
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
 	go run -C .ci/tools ./quick $(if $(BASE),-base $(BASE))
 
-test-slow: ## the tests that go test ./... leaves out: contract suites, engines, programs of others; root runs more of them
+test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
 	NOMAD_LITE_SLOW=1 go test -count=1 -timeout=60m ./...
 
 govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network

@@ -47,7 +47,7 @@ func CurrentMode() Mode {
 type Config struct {
 	Sample     int    // number of iterations in the mode Sample
 	SampleSeed uint64 // seed of the first iteration in the mode Sample; 0 means a random one
-	Unit       string // what Run.Add counts, in the plural
+	Unit       string // text behind the count, such as "simulations" or "of 800 faults"
 	Load       string // what runs at the same time
 }
 

@@ -1,2 +1,5 @@
-// Package slowtest separates the tests that take long from those that "go test ./..." runs.
+// Package slowtest separates the tests that take long from those that "go test ./..." runs. A test that takes more than
+// some seconds calls Skip. A test that takes a second skips itself with -short instead, which "make quick" sets.
+//
+// Tests and helper packages of tests import it.
 package slowtest

@@ -15,6 +15,6 @@ func Enabled() bool { return os.Getenv(EnvVar) != "" && !testing.Short() }
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	if !Enabled() {
-		t.Skipf("%s; %s=1, make test-slow and CI run it", reason, EnvVar)
+		t.Skipf("%s; %s=1 without -short, as in make test-slow and CI, runs it", reason, EnvVar)
 	}
 }

@@ -30,7 +30,7 @@ var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1
 // HostClient is a hook's client of the Host service.
 type HostClient struct {
 	resolver *manual.Resolver
-	agents   atomic.Int64 // number of agents that the client was connected to
+	moves    atomic.Int64 // number of calls of Move
 	conn     *grpc.ClientConn
 	pb       hookpb.HostClient
 }
@@ -67,7 +67,7 @@ type agentKey struct{}
 func (c *HostClient) Move(socket string) {
 	// gRPC notices the end of a connection after some time, and until then a call on it fails with
 	// ErrHostUnavailable. It stops using the connection at once when the address is another one.
-	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.agents.Add(1))}
+	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.moves.Add(1))}
 	c.resolver.UpdateState(resolver.State{Addresses: []resolver.Address{address}})
 }
 

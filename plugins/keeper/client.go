@@ -469,8 +469,8 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 }
 
 // EndWithoutTasks makes the keeper exit as soon as this client is closed and ListParentProcesses would return an empty list;
-// the keeper then kills its spawned processes. It does not wait. The request ends when the client of another agent
-// connects.
+// the keeper then kills its spawned processes. EndWithoutTasks does not wait for that. The keeper drops the
+// request when another agent connects.
 func (c *Client) EndWithoutTasks(ctx context.Context) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
 		return fmt.Errorf("end without tasks: %w", err)

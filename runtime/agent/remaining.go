@@ -24,7 +24,7 @@ import (
 )
 
 // remainingProcesses describes the processes that must continue after the agent has ended, because
-// tasks may run. The zero value means that no task runs.
+// tasks may run. The zero value means that no recorded task runs and no plugin has children.
 type remainingProcesses struct {
 	taskMayRun     bool // a recorded task may run, so the keeper and the log collector must continue
 	keepAllPlugins bool // the plugin of a task is unknown, so all plugins must continue
@@ -67,8 +67,8 @@ func (r *processRetention) keepsPlugin(what supervisor.PluginKey, pid int) bool 
 	return remaining.keepsPlugin(what, pid)
 }
 
-// decideRemaining returns the processes that must continue. It assumes that no task runs only if neither the
-// state nor the keeper has one: an agent can end before it has restored its tasks, and the state can be
+// decideRemaining returns the processes that must continue: the plugins of tasks that may run according to the state, and
+// plugins that have child processes, because an agent can end before it has restored its tasks, and the state can be
 // lost. nodes is nil if Agent.Run was not called. unusedPIDs are the plugin processes that have no tasks, whatever
 // child processes they have.
 func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client, unusedPIDs []int) *remainingProcesses {

@@ -586,7 +586,7 @@ func (d *defectiveDriver) StopTask(ctx context.Context, id string, timeout time.
 		}
 	case "ignores the stop signal":
 		sig = ""
-	case "shortens the timeout":
+	case "ignores a timeout below a second":
 		if timeout < time.Second {
 			timeout = 0
 		}
@@ -799,7 +799,7 @@ func TestDriverDefects(t *testing.T) {
 		{defect: "marks a stop with a file", want: []string{"crash.during-stop"}},
 		{defect: "rejects unknown signals", want: []string{"stop.unknown-signal"}},
 		{defect: "ignores the stop signal", want: []string{"stop.signal"}},
-		{defect: "shortens the timeout", want: []string{"stop.timeout"}},
+		{defect: "ignores a timeout below a second", want: []string{"stop.timeout"}},
 		{defect: "destroys without force", want: []string{"destroy.needs-force"}},
 		{defect: "remembers destroyed tasks", want: []string{"destroy.removes-id"}},
 		{defect: "does not release WaitTask", want: []string{"destroy.releases-wait"}},

@@ -96,10 +96,11 @@ func Main(m *testing.M, serve func()) {
 // without the handshake cookie, as if a user had started the plugin.
 const envServeWithoutHandshake = "NOMAD_LITE_SDKTEST_BY_HAND"
 
-// slowCases are the ids of cases that wait for seconds, or start many tasks.
+// slowCases are the ids of cases that wait for seconds, or start many tasks. The cases limits.* wait until a task of the host
+// without limits has processes.
 var slowCases = []string{
 	"fingerprint.stays-open", "leaks.descriptors", "leaks.processes", "stats.zero-interval", "streams.stay-open",
-	"limits.cgroup", "limits.memory", "limits.memory-max", "limits.reservation", // they wait for the processes of a task that has none
+	"limits.cgroup", "limits.memory", "limits.memory-max", "limits.reservation",
 }
 
 // Driver runs the suite for drivers as subtests of t. With -short, it skips the cases that take seconds; so do Hook and Device.

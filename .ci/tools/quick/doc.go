@@ -3,7 +3,8 @@
 //
 // The change is the difference between the work tree, with untracked files, and the merge base of
 // HEAD and -base. On main this is what is not committed. The tests of the whole program run only if
-// they changed themselves; quick then vets them, so that they still compile.
+// they changed themselves. If only a package that they import changed, quick vets them, so that they still
+// compile.
 //
 // The exit status is 1 if a check fails.
 package main

@@ -22,7 +22,7 @@ type plan struct {
 	changed   []string // import paths of packages with a changed file
 	importers []string // import paths of the packages that import a changed package and did not change themselves
 	removed   []string // import paths of packages that no longer exist
-	vetOnly   []string // those importers that are system tests
+	vetOnly   []string // import paths of system tests that import a changed package and did not change themselves; not in importers
 	modules   []string // folders of nested modules with a changed file
 	goFiles   []string // changed Go files that exist
 	noPackage []string // changed files outside all packages

@@ -244,9 +244,9 @@ func (s *TestAgent) ReadAlloc(id string) *api.Allocation {
 	return alloc
 }
 
-// SleepBetweenChecks sleeps for at least the duration least before a test checks again what it has awaited since began.
-// The longer a test waits, the longer it sleeps, because checks take CPU time from the awaited processes.
-func SleepBetweenChecks(began time.Time, least time.Duration) {
+// sleepBetweenChecks sleeps between two checks of a condition for which a test has waited since began: at least least, and
+// longer the longer the test has waited, because checks take CPU time from the awaited processes.
+func sleepBetweenChecks(began time.Time, least time.Duration) {
 	time.Sleep(max(least, min(time.Since(began)/8, 20*least)))
 }
 
@@ -255,7 +255,7 @@ func SleepBetweenChecks(began time.Time, least time.Duration) {
 func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
 	s.T.Helper()
 	last, ok := "", false
-	for began := time.Now(); ; SleepBetweenChecks(began, 5*time.Millisecond) {
+	for began := time.Now(); ; sleepBetweenChecks(began, 5*time.Millisecond) {
 		if last, ok = is(); ok {
 			return
 		}
@@ -390,8 +390,8 @@ func (s *TestAgent) ReadNode() *api.Node {
 	return node
 }
 
-// LatestAlloc returns the id of the running allocation of a job.
-func (s *TestAgent) LatestAlloc(job string) string {
+// RunningAllocID returns the id of the running allocation of a job.
+func (s *TestAgent) RunningAllocID(job string) string {
 	s.T.Helper()
 	id := ""
 	s.WaitUntil(job+" runs", func() (string, bool) {

@@ -188,7 +188,7 @@ func Eval[T any](p *WebPage, expression string) T {
 // WaitFor waits until a JavaScript expression is true.
 func (p *WebPage) WaitFor(expression string) {
 	p.T.Helper()
-	for began := time.Now(); !Eval[bool](p, "Boolean("+expression+")"); SleepBetweenChecks(began, 10*time.Millisecond) {
+	for began := time.Now(); !Eval[bool](p, "Boolean("+expression+")"); sleepBetweenChecks(began, 10*time.Millisecond) {
 		if time.Since(began) > PageTimeout {
 			p.T.Fatalf("%s is not true on the page:\n%s", expression, p.Text())
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/racereport"
 )
 
-// Main runs the tests of a package, and fails if they leave files or processes on the machine. The test binary is
+// Main runs the tests of a package, and fails if they leave files, cgroups or mounts on the machine. The test binary is
 // one of the programs when it is executed under the name of one. It does not return.
 func Main(m testscript.TestingM, programs map[string]func()) {
 	// Most tests wait for processes: more of them than there are processors run at the same time, unless -parallel is given.
@@ -27,7 +27,7 @@ func Main(m testscript.TestingM, programs map[string]func()) {
 	testscript.Main(leakCheckedTests{m}, programs)
 }
 
-// leakCheckedTests runs the tests of the package, and fails if they leave files or processes on the
+// leakCheckedTests runs the tests of the package, and fails if they leave files, cgroups or mounts on the
 // machine, or if the race detector reports a race in one of their processes.
 type leakCheckedTests struct{ tests testscript.TestingM }
 

@@ -202,7 +202,7 @@ func AssertNodeExited(t testing.TB, data string) {
 	t.Helper()
 	left := FindNodeProcesses(data)
 	for began := time.Now(); len(left) > 0 && time.Since(began) < WaitTimeout; left = FindNodeProcesses(data) {
-		SleepBetweenChecks(began, 5*time.Millisecond)
+		sleepBetweenChecks(began, 5*time.Millisecond)
 	}
 	for _, p := range left {
 		t.Errorf("I3: %s is left behind: %d", p.Kind, p.PID)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestConfigEnvVar names the configuration file that all agents of the tests read first.
+// TestConfigEnvVar names the configuration file that the agents of scripts and of TestAgent read first.
 const TestConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
 // FreePortConfigFile is in the directory of the file of TestConfigEnvVar.
@@ -33,5 +33,5 @@ var RepositoryDir = sync.OnceValue(func() string {
 	panic("find the repository: " + err.Error())
 })
 
-// WaitTimeout is the timeout of every wait. Only an operation that hangs takes this long.
+// WaitTimeout is the timeout of every wait except those for web pages. Only an operation that hangs takes this long.
 const WaitTimeout = 2 * time.Minute

@@ -124,7 +124,7 @@ func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: soon regexp program [argument...]")
 	}
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for began := time.Now(); ; SleepBetweenChecks(began, 50*time.Millisecond) {
+	for began := time.Now(); ; sleepBetweenChecks(began, 50*time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
@@ -222,7 +222,7 @@ func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return
 	}
-	for began := time.Now(); ; SleepBetweenChecks(began, 5*time.Millisecond) {
+	for began := time.Now(); ; sleepBetweenChecks(began, 5*time.Millisecond) {
 		left := ScriptProcesses(work)
 		if len(left) == 0 {
 			break

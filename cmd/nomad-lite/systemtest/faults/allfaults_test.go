@@ -16,7 +16,8 @@ type faultCase struct {
 	run  func(*testing.T, *rand.Rand)
 }
 
-// allFaultCases returns all faults of the tests of this package that run only a sample of them, in a fixed order that
+// allFaultCases returns the cases of a long run: each fault of the tables of TestFaults, TestDamagedState and
+// TestHostileHooks once, and random starts and bit flips, which depend on the seed, many times. The order is fixed and
 // mixes them.
 func allFaultCases() (cases []faultCase) {
 	add := func(count int, name string, run func(*testing.T, *rand.Rand)) {
@@ -59,7 +60,7 @@ func TestAllFaults(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	cases := allFaultCases()
-	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d faults", len(cases)), Load: "a node per fault"})
+	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d faults", len(cases)), Load: "2 nodes per core"})
 	run.EachParallel(func(seed uint64) error {
 		c := cases[(seed-1)%uint64(len(cases))]
 		if !t.Run(c.name, func(t *testing.T) { c.run(t, rand.New(rand.NewPCG(seed, 0))) }) {

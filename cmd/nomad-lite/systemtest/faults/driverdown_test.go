@@ -241,9 +241,6 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 		n.killPluginTwice()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable, the task may still run: "))
 		n.assertSameTaskProcess(id, was)
-		if n.driverName == "shell" { // the plugin of the other driver is launched again after the back-off
-			n.repairDriver()
-		}
 		v := n.WaitTaskReport("the end of the outage is an event", func(v systemtest.TaskReport) bool {
 			_, s := v.TaskOfJob("service")
 			if s.State != model.TaskRunning || s.Failed {

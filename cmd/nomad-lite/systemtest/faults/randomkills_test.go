@@ -142,7 +142,7 @@ func TestRandomKills(t *testing.T) {
 	if endurance.CurrentMode() == endurance.Sample {
 		taskCount = 12
 	}
-	run := endurance.Start(t, endurance.Config{Sample: 1, Unit: "pairs of kills", Load: fmt.Sprintf("%d tasks", taskCount)})
+	run := endurance.Start(t, endurance.Config{Sample: 3, Unit: "pairs of kills", Load: fmt.Sprintf("%d tasks", taskCount)})
 	r := newRandomKillsRun(t, taskCount)
 	r.startAgent()
 	r.registerJob()

@@ -137,7 +137,7 @@ func testServicePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brows
 	p := b.OpenTab(s.Address, "/ui/services")
 	p.Click("db")
 	p.WaitFor(`location.pathname === "/ui/services/db"`)
-	p.WaitText("td", s.LatestAlloc("web")[:8])
+	p.WaitText("td", s.RunningAllocID("web")[:8])
 	p.WaitText("td", `<img src=x onerror=alert(1)>`)
 	p.WaitText("td .status-failing", "failing")
 	p.Click("failing")

@@ -46,7 +46,7 @@ type vmStep struct {
 	cgroup string
 
 	withEngine bool // the step starts Docker engines
-	long       bool // the step does not run with -short: it tests less of cgroups version 2 than it takes time
+	long       bool // the step does not run with -short, because it takes long and most of its cases do not depend on cgroups version 2
 }
 
 // vmDriverContractFlag selects the tests of the driver contract that can depend on cgroups.
@@ -56,7 +56,7 @@ const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
 const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
-// vmDockerLimitsFlag selects those of them that read the cgroups of containers.
+// vmDockerLimitsFlag selects the tests of vmDockerFlag that read the cgroups of containers.
 const vmDockerLimitsFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|limits|statistics)`
 
 // vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.

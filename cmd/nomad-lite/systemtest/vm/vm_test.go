@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/vmimage"
 )
 
-// vmEnvVar enables the test that boots virtual machines. CI sets it.
+// vmEnvVar enables the test that boots virtual machines. "make test-vm" and "make test-vm-short" set it.
 const vmEnvVar = "NOMAD_LITE_VM"
 
 // vmShortEnvVar tells the init process of the virtual machine that the tests run with -short.
