@@ -3,9 +3,11 @@ package systemtest
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -53,10 +55,24 @@ func (g leakCheckedTests) Run() int {
 	return code
 }
 
-// isLeftoverInUse reports whether a leftover belongs to a running nomad-lite, such as a user's job
-// in another terminal. Running processes are found by the script command "alone".
+// scriptDirPattern matches the directory of a script in a line of /proc/self/mountinfo.
+var scriptDirPattern = regexp.MustCompile(`/\S*/go-test-script\d+/script-[^/ ]+`)
+
+// isLeftoverInUse reports whether a leftover belongs to a running process, such as the tests of another package or a user's
+// job in another terminal. Running processes are found by the script command "alone".
 func isLeftoverInUse(trace string) bool {
-	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
+	if dir := scriptDirPattern.FindString(trace); dir != "" {
+		return len(ScriptProcesses(dir)) > 0
+	}
+	inUse := false
+	_ = filepath.WalkDir(trace, func(path string, d fs.DirEntry, err error) error { // a cgroup can be removed meanwhile
+		if err == nil && d.Name() == "cgroup.procs" {
+			procs, _ := os.ReadFile(path)
+			inUse = inUse || len(procs) > 0
+		}
+		return nil
+	})
+	if inUse {
 		return true
 	}
 	conn, err := net.Dial("unix", filepath.Join(trace, "keeper.sock"))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,9 +53,11 @@ func ScriptParams(dir string) testscript.Params {
 				}
 			})
 			// The go command in a script uses this checkout and the caches of the machine.
-			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
+			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnvVar(name))
 			}
+			// The programs of a script are built as their authors build them, also if the tests have the race detector.
+			env.Setenv("GOFLAGS", strings.Join(slices.DeleteFunc(strings.Fields(goEnvVar("GOFLAGS")), func(flag string) bool { return flag == "-race" }), " "))
 			env.Setenv("REPOSITORY", RepositoryDir())
 			env.Setenv(WorkDirEnvVar, work)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
