@@ -7,11 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -55,15 +55,9 @@ func (g leakCheckedTests) Run() int {
 	return code
 }
 
-// scriptDirPattern matches the directory of a script in a line of /proc/self/mountinfo.
-var scriptDirPattern = regexp.MustCompile(`/\S*/go-test-script\d+/script-[^/ ]+`)
-
 // isLeftoverInUse reports whether a leftover belongs to a running process, such as the tests of another package or a user's
 // job in another terminal. Running processes are found by the script command "alone".
 func isLeftoverInUse(trace string) bool {
-	if dir := scriptDirPattern.FindString(trace); dir != "" {
-		return len(ScriptProcesses(dir)) > 0
-	}
 	inUse := false
 	_ = filepath.WalkDir(trace, func(path string, d fs.DirEntry, err error) error { // a cgroup can be removed meanwhile
 		if err == nil && d.Name() == "cgroup.procs" {
@@ -83,6 +77,10 @@ func isLeftoverInUse(trace string) bool {
 	return true
 }
 
+// scriptDirs has the directories of the scripts of this package. The tests of another package, which run beside it, have mounts
+// in others.
+var scriptDirs sync.Map
+
 // leftoverPaths returns the files, cgroups and mounts of nodes that are outside of a data
 // directory.
 func leftoverPaths() []string {
@@ -93,9 +91,12 @@ func leftoverPaths() []string {
 	}
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, "/go-test-script") {
-			all = append(all, line)
-		}
+		scriptDirs.Range(func(dir, _ any) bool {
+			if strings.Contains(line, " "+dir.(string)+"/") {
+				all = append(all, line)
+			}
+			return true
+		})
 	}
 	return all
 }

@@ -47,6 +47,7 @@ func ScriptParams(dir string) testscript.Params {
 		Setup: func(env *testscript.Env) error {
 			// A failed script does not stop its agent and its tasks.
 			work := env.Getenv("WORK")
+			scriptDirs.Store(work, nil)
 			env.Defer(func() {
 				for pid := range ScriptProcesses(work) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
