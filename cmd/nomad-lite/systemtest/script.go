@@ -57,8 +57,10 @@ func ScriptParams(dir string) testscript.Params {
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnvVar(name))
 			}
-			// The programs of a script are built as their authors build them, also if the tests have the race detector.
-			env.Setenv("GOFLAGS", strings.Join(slices.DeleteFunc(strings.Fields(goEnvVar("GOFLAGS")), func(flag string) bool { return flag == "-race" }), " "))
+			// The programs of a script are built as their authors build them, also if the tests have the
+			// race detector, and without what debuggers read, which is half of the linker's work.
+			flags := slices.DeleteFunc(strings.Fields(goEnvVar("GOFLAGS")), func(flag string) bool { return flag == "-race" })
+			env.Setenv("GOFLAGS", strings.Join(append(flags, "-ldflags=-w"), " "))
 			env.Setenv("REPOSITORY", RepositoryDir())
 			env.Setenv(WorkDirEnvVar, work)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
