@@ -16,10 +16,10 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
-	NOMAD_LITE_VM=1 go test -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
+	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes
-	NOMAD_LITE_VM=1 go test -short -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
+	NOMAD_LITE_VM=1 go test -v -short -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 # The variables of long runs are described in docs/endurance.md. A part has its own timeout.
 DURATION ?= 30m

@@ -57,10 +57,15 @@ func ScriptParams(dir string) testscript.Params {
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnvVar(name))
 			}
-			// The programs of a script are built as their authors build them, also if the tests have the
-			// race detector, and without what debuggers read, which is half of the linker's work.
-			flags := slices.DeleteFunc(strings.Fields(goEnvVar("GOFLAGS")), func(flag string) bool { return flag == "-race" })
-			env.Setenv("GOFLAGS", strings.Join(append(flags, "-ldflags=-w"), " "))
+			// What debuggers read is half of the linker's work.
+			flags := append(strings.Fields(goEnvVar("GOFLAGS")), "-ldflags=-w")
+			// If the tests have the race detector, the programs of a script are built without it, as their
+			// authors build them, and without C, as the tests of the virtual machines: they share one build.
+			if race := slices.Index(flags, "-race"); race >= 0 {
+				flags = slices.Delete(flags, race, race+1)
+				env.Setenv("CGO_ENABLED", "0")
+			}
+			env.Setenv("GOFLAGS", strings.Join(flags, " "))
 			env.Setenv("REPOSITORY", RepositoryDir())
 			env.Setenv(WorkDirEnvVar, work)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
