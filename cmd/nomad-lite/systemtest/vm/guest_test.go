@@ -56,9 +56,6 @@ const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
 const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
-// vmDockerLimitsFlag selects the tests of vmDockerFlag that read the cgroups of containers.
-const vmDockerLimitsFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|limits|statistics)`
-
 // vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.
 const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
 
@@ -77,7 +74,6 @@ var vmSteps = []vmStep{
 	{name: "exec contract unprivileged", argv: []string{"/tests/exec.test", "-test.run=^TestContract$/(task|exec|recover|stop)"}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "sdk process in a subgroup", argv: []string{"/tests/process.test", "-test.run=^Test(MemoryLimit|MemoryReservation|PidsLimit)$"}, cgroup: vmDelegatedSubgroup},
 	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true, long: true},
-	{name: "docker limits", argv: []string{"/tests/docker.test", vmDockerLimitsFlag}, cgroup: vmRootCgroup, withEngine: true},
 	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup, long: true},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
 	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup, long: true},
