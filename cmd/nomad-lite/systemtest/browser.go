@@ -99,9 +99,14 @@ type WebPage struct {
 	Ctx  context.Context
 	base string // base is the address of the agent
 
-	mu            sync.Mutex
-	allowedErrors []string
+	mu             sync.Mutex
+	allowedErrors  []string
+	networkChanges int
 }
+
+// networkChanged is the browser's error for requests that were open when the machine got or lost a network interface, as
+// in tests of other packages. The page repeats what it loads, but cannot if its first script is not loaded.
+const networkChanged = "net::ERR_NETWORK_CHANGED"
 
 // PageTimeout is how long a test waits for a change of the page.
 const PageTimeout = 30 * time.Second
@@ -142,6 +147,10 @@ func (p *WebPage) onEvent(event any) {
 func (p *WebPage) reportError(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if strings.Contains(text, networkChanged) {
+		p.networkChanges++
+		return
+	}
 	for _, allowed := range p.allowedErrors {
 		if strings.Contains(text, allowed) {
 			return
@@ -170,7 +179,24 @@ func (p *WebPage) Do(what string, steps ...chromedp.Action[chromedp.Void]) {
 // Open shows a page of the agent.
 func (p *WebPage) Open(path string) {
 	p.T.Helper()
-	p.Do("open "+path, chromedp.Navigate(p.base+path))
+	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
+	defer cancel()
+	for {
+		changes := p.countNetworkChanges()
+		err := chromedp.Do(ctx, chromedp.Navigate(p.base+path))
+		if err == nil && p.countNetworkChanges() == changes {
+			return
+		}
+		if err != nil && !strings.Contains(err.Error(), networkChanged) {
+			p.T.Fatalf("open %s: %v\n%s", path, err, p.Text())
+		}
+	}
+}
+
+func (p *WebPage) countNetworkChanges() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.networkChanges
 }
 
 // Eval evaluates a JavaScript expression, a promise included, and returns its value.

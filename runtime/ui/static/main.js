@@ -1,6 +1,6 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
-import { connection } from "./api.js";
+import { connection, load } from "./api.js";
 import { h, link, replace } from "./dom.js";
 import { logInByFragment } from "./views/login.js";
 
@@ -42,6 +42,7 @@ const navigation = [
 
 const main = document.getElementById("main");
 let current = new AbortController();
+let retry; // the timer of showError
 
 // go shows the page of a path, adds it to the history of the browser, and moves the focus to it.
 export function go(path) {
@@ -52,6 +53,7 @@ export function go(path) {
 }
 
 async function showPage() {
+  clearTimeout(retry);
   current.abort();
   current = new AbortController();
   const { signal } = current;
@@ -66,7 +68,7 @@ async function showPage() {
   try {
     const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
     parameters.query = new URLSearchParams(location.search);
-    const view = await import(`./views/${found.view}.js`);
+    const view = await load(`./views/${found.view}.js`);
     if (signal.aborted) return;
     replace(main);
     await view.show(main, parameters, signal);
@@ -76,17 +78,21 @@ async function showPage() {
 }
 
 // showError replaces the page with an error; with the form for the token if the agent requires one. It ends the
-// requests of the page, so that a later error does not replace a form that is being filled in.
+// requests of the page, so that a later error does not replace a form that is being filled in. A page for which the
+// agent did not answer is shown as soon as it does.
 export async function showError(err) {
   current.abort();
   if (err.status === 403) {
-    const login = await import("./views/login.js");
+    const login = await load("./views/login.js");
     replace(main);
     login.showForm(main, showPage);
     return;
   }
-  replace(main, h("h1", null, "This page cannot be shown"), h("p", { role: "alert" }, err.message),
-    h("p", null, h("button", { onclick: showPage }, "Try again")));
+  if (main.querySelector("[role=alert]")?.textContent !== err.message) { // a screen reader says it once
+    replace(main, h("h1", null, "This page cannot be shown"), h("p", { role: "alert" }, err.message),
+      h("p", null, h("button", { onclick: showPage }, "Try again")));
+  }
+  if (err.status === 0) retry = setTimeout(showPage, 1000);
 }
 
 function markCurrent() {
@@ -121,7 +127,7 @@ document.addEventListener("keydown", async (event) => {
 });
 
 async function openSearch() {
-  const search = await import("./search.js");
+  const search = await load("./search.js");
   search.open();
 }
 

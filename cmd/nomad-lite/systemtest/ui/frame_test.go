@@ -61,8 +61,12 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	s.End(unix.SIGKILL)
 	p.WaitText("#connection", "is lost")
 	p.Screenshot("lost")
+	p.Click("Plugins")
+	p.WaitText("main", "This page cannot be shown")
 	s.Start()
+	p.WaitText("h1", "Plugins")
 	p.WaitFor(`document.querySelector("#connection").hidden`)
+	p.Click("Jobs")
 	s.Run("back", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
 	p.WaitText("td", "back")
 

@@ -1,6 +1,6 @@
 // The pages of one allocation: the module in allocation/ that shows a path, below a common head.
 
-import { get } from "../api.js";
+import { get, load } from "../api.js";
 import { h, link } from "../dom.js";
 import { shortID } from "../format.js";
 import { allocationPath } from "../paths.js";
@@ -26,7 +26,7 @@ export async function show(main, { id, path = "" }, signal) {
     main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
     return;
   }
-  const view = await import(`../allocation/${module}.js`);
+  const view = await load(`./allocation/${module}.js`);
   if (!signal.aborted) await view.show(main, { alloc, task, file }, signal);
 }
 
