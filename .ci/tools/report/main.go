@@ -179,7 +179,7 @@ func printProgram(w io.Writer, root string) error {
 	defer os.RemoveAll(dir) // a file that remains is in the folder for temporary files
 	program, libraries := filepath.Join(dir, "nomad-lite"), filepath.Join(dir, "libraries")
 	for path, pkg := range map[string]string{program: programPackage, libraries: librariesPackage} {
-		if _, err := output(root, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pkg); err != nil {
+		if _, err := output(root, "go", "build", "-ldflags=-s -w", "-o", path, pkg); err != nil {
 			return err
 		}
 	}

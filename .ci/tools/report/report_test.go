@@ -129,6 +129,7 @@ func TestFailuresAreShown(t *testing.T) {
 			}
 			events := filepath.Join(dir, "events.json")
 			cmd := exec.Command(script, events, "-race", "-timeout=2s", "./...")
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector needs C
 			cmd.Dir = dir
 			out, err := cmd.CombinedOutput()
 			if exit := (*exec.ExitError)(nil); len(c.want) == 0 && err != nil || len(c.want) > 0 && !errors.As(err, &exit) {

@@ -169,7 +169,7 @@ func assertNoNetworks(t *testing.T, allocs []*api.AllocationListStub) {
 func importServiceImages(t *testing.T, engine *dockertest.Engine) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "services")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./"+realisticDir+"/images/services")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./"+realisticDir+"/images/services")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=") // the race detector needs C
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
