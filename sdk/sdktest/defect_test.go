@@ -424,12 +424,26 @@ func withMemory(config *driver.TaskConfig, change func(*driver.Resources)) *driv
 	return &r
 }
 
-// moveToCgroups moves the processes of a task to cgroups.
+// moveToCgroups moves all processes of a task to cgroups: also one that has not executed its program, and those that
+// one which was not moved yet has started.
 func moveToCgroups(config *driver.TaskConfig, to cgroups) error {
-	found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
-	if err != nil {
-		return err
+	for moved, deadline := 0, time.Now().Add(2*time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
+		if err != nil || moved > 0 && len(found) == moved {
+			return err
+		}
+		moved = 0
+		for _, p := range found {
+			if err := moveProcess(p.PID, to); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+			moved++
+		}
 	}
+	return errors.New("the processes of the task cannot be moved to cgroups")
+}
+
+func moveProcess(pid int, to cgroups) error {
 	for controllers, path := range to {
 		mounts := []string{strings.TrimPrefix(controllers, "name=")}
 		if controllers == "" {
@@ -443,11 +457,10 @@ func moveToCgroups(config *driver.TaskConfig, to cgroups) error {
 			if err != nil {
 				return err
 			}
-			defer f.Close()
-			for _, p := range found {
-				if _, err := fmt.Fprintln(f, p.PID); err != nil {
-					return err
-				}
+			_, err = fmt.Fprintln(f, pid)
+			f.Close()
+			if err != nil {
+				return err
 			}
 		}
 	}
