@@ -172,6 +172,17 @@ func (n *driverOutageNode) taskProcesses(id string) []osprocess.ID {
 	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))[id+"/task"]
 }
 
+// waitTaskProcess returns the process of an allocation's task. A task is running shortly before its process has the variables
+// by which it is found.
+func (n *driverOutageNode) waitTaskProcess(id string) (found []osprocess.ID) {
+	n.Helper()
+	n.WaitTaskReport("the task has one process", func(systemtest.TaskReport) bool {
+		found = n.taskProcesses(id)
+		return len(found) == 1
+	})
+	return found
+}
+
 // assertSameTaskProcess asserts that a task still has the same single process.
 func (n *driverOutageNode) assertSameTaskProcess(id string, was []osprocess.ID) {
 	n.Helper()
@@ -237,7 +248,7 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
 		n.RegisterJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
-		was := n.taskProcesses(id)
+		was := n.waitTaskProcess(id)
 		n.killPluginTwice()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable, the task may still run: "))
 		n.assertSameTaskProcess(id, was)
@@ -270,7 +281,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
 		n.RegisterJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
-		was := n.taskProcesses(id)
+		was := n.waitTaskProcess(id)
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
 		n.Ask("deregister service", new(string))
@@ -348,7 +359,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		}
 		n.RegisterJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
-		was := n.taskProcesses(id)
+		was := n.waitTaskProcess(id)
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
 		n.End("leave")
@@ -403,7 +414,7 @@ func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 			n := newDriverOutageNode(t, "shell", without)
 			n.RegisterJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 			id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
-			was := n.taskProcesses(id)
+			was := n.waitTaskProcess(id)
 			n.RegisterJobs(n.dir, n.job("bad", "batch", "exit 0", "crash = true"))
 			n.waitTask("the start has failed", "bad", func(s *api.TaskState) bool { return s.Failed })
 			n.Ask("purge bad", new(string))
@@ -425,7 +436,7 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	runs := n.dir + "/runs"
 	n.RegisterJobs(n.dir, strings.Replace(n.job("work", "batch", fmt.Sprintf("echo run >>%s; sleep 1000", runs), ""), "attempts       = 10", "attempts       = 0", 1))
 	id := n.waitTask("it runs", "work", taskHasState(model.TaskRunning))
-	tasks := n.taskProcesses(id)
+	tasks := n.waitTaskProcess(id)
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if text, err := os.ReadFile(runs); err == nil && len(text) > 0 {
 			break // the command has run; a task is reported as running before that

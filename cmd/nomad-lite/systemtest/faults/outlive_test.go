@@ -59,7 +59,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			for i, job := range jobs {
 				n.RegisterJobs(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
 				ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
-				was[job] = n.taskProcesses(ids[job])
+				was[job] = n.waitTaskProcess(ids[job])
 			}
 			expect := func(when string) {
 				t.Helper()
