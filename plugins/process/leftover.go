@@ -172,19 +172,22 @@ func forEachProcessWithTaskEnv(f func(ID, TaskEnvID)) error {
 func ReadEnv(pid int) ([]byte, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	env, err := os.ReadFile(dir + "/environ")
-	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
+	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 		return env, err
 	}
-	// If the first thread has exited before the others, its file is empty or cannot be
-	// opened (ESRCH): another thread has the environment.
+	// If the first thread has exited before the others, its file is empty, cannot be opened (ESRCH), or
+	// belongs to root: another thread has the environment.
 	threads, dirErr := os.ReadDir(dir + "/task")
 	if dirErr != nil || len(threads) < 2 {
 		return nil, err
 	}
 	for _, thread := range threads {
+		if thread.Name() == strconv.Itoa(pid) {
+			continue
+		}
 		env, err := os.ReadFile(dir + "/task/" + thread.Name() + "/environ")
-		if err == nil && len(env) > 0 {
-			return env, nil
+		if err == nil && len(env) > 0 || errors.Is(err, fs.ErrPermission) {
+			return env, err // this user may not read the environment of any thread
 		}
 	}
 	return os.ReadFile(dir + "/environ") // the other threads have ended: the first one now executes another program
