@@ -279,12 +279,20 @@ func NewNodeDir(t *testing.T) string {
 	return dir
 }
 
-// EventTypes returns the types of events.
+// EventTypes returns the types of events, without those of limits that cannot be enforced here.
 func EventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
-		list = append(list, e.Type)
+		if !IsUnenforcedLimitEvent(e) {
+			list = append(list, e.Type)
+		}
 	}
 	return list
+}
+
+// IsUnenforcedLimitEvent reports whether an event is about a limit that cannot be enforced in the
+// environment of the task. A task of an agent that is not root can have such events, in any place.
+func IsUnenforcedLimitEvent(e *api.TaskEvent) bool {
+	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
 // ProcessesOfAlloc returns the processes that have the id of an allocation in their environment or

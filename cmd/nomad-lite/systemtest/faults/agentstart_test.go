@@ -296,7 +296,7 @@ func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
 		}
 		lifecycle := func(a *api.Allocation) []string {
 			return systemtest.EventTypes(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
-				return isUnenforcedLimitEvent(e) || slices.Contains(expected, e.Type)
+				return systemtest.IsUnenforcedLimitEvent(e) || slices.Contains(expected, e.Type)
 			}))
 		}
 		events, was := lifecycle(alloc), lifecycle(before)

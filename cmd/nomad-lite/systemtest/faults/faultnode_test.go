@@ -751,17 +751,11 @@ func (n *faultNode) checkBystander() {
 		n.Errorf("I10: the bystander is %v, was %v", is, n.bystanderProcesses)
 	}
 	events := systemtest.EventTypes(slices.DeleteFunc(slices.Clone(n.lastAllocs[id].TaskStates["bystander"].Events), func(e *api.TaskEvent) bool {
-		return isUnenforcedLimitEvent(e) || n.fault.victim.makesDriverUnavailable() && e.Type == api.TaskDriverMessage
+		return systemtest.IsUnenforcedLimitEvent(e) || n.fault.victim.makesDriverUnavailable() && e.Type == api.TaskDriverMessage
 	}))
 	if got := fmt.Sprint(events); got != "[Received Task Setup Started]" {
 		n.Errorf("I10: events of the bystander: %s", got)
 	}
-}
-
-// isUnenforcedLimitEvent reports whether an event is about a limit that cannot be enforced in the
-// environment of the task.
-func isUnenforcedLimitEvent(e *api.TaskEvent) bool {
-	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
 // checkHookCalls asserts that the hook was called for an allocation once at each hook point that it
