@@ -13,12 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // TestEngine runs cases that need the real engine, and share one.
 func TestEngine(t *testing.T) {
+	slowtest.Skip(t, "starts an engine and many containers")
 	e := dockertest.Start(t)
 	d := newTestDriver(t, e.Host, map[string]any{"gc": list(map[string]any{"image": false})})
 	start := func(t *testing.T, d *Driver, config map[string]any, change func(*sdk.StartRequest)) *task {
