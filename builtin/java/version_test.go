@@ -142,7 +142,7 @@ func TestFingerprint(t *testing.T) {
 
 func TestFingerprintWithoutRuntime(t *testing.T) {
 	if err := sandbox.Available(); err != nil {
-		t.Skip(err)
+		t.Skipf("the driver is undetected for another reason: %v", err)
 	}
 	for _, test := range []struct{ name, script, want string }{
 		{"missing", "", "no Java runtime: the program java is in no directory of the agent's PATH (DIR)"},

@@ -424,10 +424,10 @@ func withMemory(config *driver.TaskConfig, change func(*driver.Resources)) *driv
 	return &r
 }
 
-// moveToCgroups moves all processes of a task to cgroups: also one that has not executed its program, and those that
-// one which was not moved yet has started.
+// moveToCgroups moves all processes of a task to cgroups. It searches until two searches find the same number of processes,
+// because a process has the variables of the task only after execve(2), and can start children before it is moved.
 func moveToCgroups(config *driver.TaskConfig, to cgroups) error {
-	for moved, deadline := 0, time.Now().Add(2*time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for moved, deadline := 0, time.Now().Add(2*time.Second); time.Now().Before(deadline); {
 		found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
 		if err != nil || moved > 0 && len(found) == moved {
 			return err

@@ -279,7 +279,7 @@ func NewNodeDir(t *testing.T) string {
 	return dir
 }
 
-// EventTypes returns the types of events, without those of limits that cannot be enforced here.
+// EventTypes returns the types of all events for which IsUnenforcedLimitEvent is false.
 func EventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		if !IsUnenforcedLimitEvent(e) {
@@ -289,8 +289,8 @@ func EventTypes(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// IsUnenforcedLimitEvent reports whether an event is about a limit that cannot be enforced in the
-// environment of the task. A task of an agent that is not root can have such events, in any place.
+// IsUnenforcedLimitEvent reports whether the driver emitted the event because it cannot enforce a limit of the task.
+// Drivers of an agent that is not root emit such events, before or after the event Started.
 func IsUnenforcedLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }

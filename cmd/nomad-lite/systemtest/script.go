@@ -57,10 +57,10 @@ func ScriptParams(dir string) testscript.Params {
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnvVar(name))
 			}
-			// What debuggers read is half of the linker's work.
+			// The linker needs half of its time for debug information, which no script reads.
 			flags := append(strings.Fields(goEnvVar("GOFLAGS")), "-ldflags=-w")
-			// If the tests have the race detector, the programs of a script are built without it, as their
-			// authors build them, and without C, as the tests of the virtual machines: they share one build.
+			// Plugin authors build without the race detector. Without C, the programs of scripts and the tests
+			// of the virtual machines share compiled packages in the build cache.
 			if race := slices.Index(flags, "-race"); race >= 0 {
 				flags = slices.Delete(flags, race, race+1)
 				env.Setenv("CGO_ENABLED", "0")
