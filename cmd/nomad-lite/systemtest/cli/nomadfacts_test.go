@@ -440,7 +440,7 @@ var factFiles = map[string]string{
 	"other.nomad.hcl":   "variable \"greeting\" {\n  default = \"hello\"\n}\n" + newSleepJobFile("other", "", "env {\n        GREETING = var.greeting\n      }"),
 	"nowhere.nomad.hcl": "job \"nowhere\" {\n  type = \"batch\"\n  constraint {\n    attribute = \"${attr.kernel.name}\"\n    value     = \"plan9\"\n  }\n" + trueGroup + "}\n",
 	"warned.nomad.hcl":  newSleepJobFile("warned", "", "resources {\n        memory     = 64\n        memory_max = 128\n      }"),
-	"canary.nomad.hcl":  "variable \"args\" {\n  default = \"100000\"\n}\n" + strings.NewReplacer(`"1000000"`, "var.args", `"100ms"`, "\"100ms\"\n      auto_revert = true\n      canary = 1").Replace(newSleepJobFile("canary", noRestart+noReschedule, "")),
+	"canary.nomad.hcl":  "variable \"args\" {\n  default = \"100000\"\n}\n" + strings.NewReplacer(`"1000000"`, "var.args", `"100ms"`, "var.args == \"bad\" ? \"1m\" : \"100ms\"\n      auto_revert = true\n      canary = 1").Replace(newSleepJobFile("canary", noRestart+noReschedule, "")),
 	"param.nomad.hcl":   "job \"param\" {\n  type = \"batch\"\n  parameterized {\n    meta_required = [\"k\"]\n  }\n" + trueGroup + "}\n",
 	"cron.nomad.hcl":    "job \"cron\" {\n  type = \"batch\"\n  periodic {\n    crons = [\"0 0 1 1 *\"]\n  }\n" + trueGroup + "}\n",
 	"late.nomad.hcl":    "job \"late\" {\n  update {\n    min_healthy_time  = \"100ms\"\n    healthy_deadline  = \"500ms\"\n    progress_deadline = \"1s\"\n  }\n" + lateGroup("b") + lateGroup("a") + "}\n",
@@ -453,10 +453,11 @@ const canaryDeployment = `id=$(nomad-lite job deployments -latest -t '{{.ID}}' c
 
 const trueGroup = "  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n"
 
-// lateGroup returns a group whose task fails, and restarts later than a progress deadline of seconds.
+// lateGroup returns a group that is never healthy, because its first task does not end and its second one waits for that.
 func lateGroup(name string) string {
-	return "  group \"" + name + "\" {\n    restart {\n      attempts = 10\n      interval = \"1h\"\n      delay    = \"10s\"\n      mode     = \"delay\"\n    }\n" +
-		"    task \"t\" {\n      driver       = \"raw_exec\"\n      kill_timeout = \"100ms\"\n      config {\n        command = \"/bin/false\"\n      }\n    }\n  }\n"
+	return "  group \"" + name + "\" {\n    task \"first\" {\n      driver       = \"raw_exec\"\n      kill_timeout = \"100ms\"\n      lifecycle {\n        hook = \"prestart\"\n      }\n" +
+		"      config {\n        command = \"/bin/sleep\"\n        args    = [\"1000000\"]\n      }\n    }\n" +
+		"    task \"t\" {\n      driver       = \"raw_exec\"\n      kill_timeout = \"100ms\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n"
 }
 
 // newSleepJobFile returns the file of a service job whose task sleeps.
