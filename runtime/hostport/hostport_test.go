@@ -11,11 +11,7 @@ import (
 )
 
 func TestFree(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := tcp.Addr().(*net.TCPAddr).Port
+	tcp, port := listenBelowEphemeralPorts(t)
 	if Free(port) {
 		t.Errorf("port %d is free while this test listens on one address of it", port)
 	}
@@ -31,6 +27,17 @@ func TestFree(t *testing.T) {
 	if port := udp.LocalAddr().(*net.UDPAddr).Port; Free(port) {
 		t.Errorf("UDP port %d is free while this test listens on it", port)
 	}
+}
+
+// listenBelowEphemeralPorts listens on a port that the kernel gives to no outgoing connection of another program.
+func listenBelowEphemeralPorts(t *testing.T) (net.Listener, int) {
+	for port := 10000 + os.Getpid()%5000; port < 20000; port++ {
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return l, port
+		}
+	}
+	t.Fatal("no port between 10000 and 20000 is free")
+	return nil, 0
 }
 
 // A program that listens on one address leaves the port of the other addresses free.
