@@ -35,10 +35,12 @@ const (
 	// streamTimeout is the time without a line of the event stream after which the agent counts as lost. An agent
 	// sends a heartbeat every 30 s.
 	streamTimeout  = 75 * time.Second
-	minRetryDelay  = 250 * time.Millisecond
 	maxRetryDelay  = 4 * time.Second
 	maxEventLength = 64 << 20 // bytes of a line of the event stream
 )
+
+// minRetryDelay is the first delay before the agent is called again. Tests change it.
+var minRetryDelay = 250 * time.Millisecond
 
 // readLists requests all jobs and allocations.
 func readLists(ctx context.Context, c *api.Client) (*lists, error) {

@@ -371,6 +371,7 @@ func TestMain(m *testing.M) {
 	if at := os.Getenv(panicEnvVar); at != "" {
 		runPanicking(at)
 	}
+	drawDelay, minRetryDelay = time.Millisecond, 10*time.Millisecond
 	os.Exit(m.Run())
 }
 

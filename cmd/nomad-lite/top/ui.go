@@ -18,8 +18,6 @@ const (
 	// escapeDelay is the time in which the bytes of a key must follow its first byte, which is also the
 	// byte of the escape key.
 	escapeDelay = 50 * time.Millisecond
-	// drawDelay is the time in which changes are collected before the screen is drawn. A key draws at once.
-	drawDelay = 50 * time.Millisecond
 	// suspendDelay is the time in which a suspended process stops. The kernel does not stop a process that no shell can
 	// continue.
 	suspendDelay = 100 * time.Millisecond
@@ -29,6 +27,9 @@ const (
 	// sampleTimeout is the timeout of the requests for the usage of all visible allocations.
 	sampleTimeout = 10 * time.Second
 )
+
+// drawDelay is the time in which changes are collected before the screen is drawn. A key draws at once. Tests change it.
+var drawDelay = 50 * time.Millisecond
 
 // ui is the live table. The goroutine of run owns all fields; the others send functions to calls.
 type ui struct {

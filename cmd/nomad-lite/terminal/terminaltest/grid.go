@@ -19,6 +19,7 @@ type Grid struct {
 	columns, rows int
 	cells         [][]gridCell
 	y, x          int
+	mainY, mainX  int             // cursor of the main screen while the alternate screen is shown
 	partial       []byte          // start of a sequence or of a character
 	modes         map[string]bool // modes that were switched on or off, by number
 	attributes    string          // sequence of the present colour
@@ -96,6 +97,10 @@ func (g *Grid) run(sequence string) {
 		for y := g.y; y < g.rows; y++ {
 			g.cells[y] = blankRow(g.columns)
 		}
+	case body == "?1049h" && !g.modes["1049"]:
+		g.modes["1049"], g.mainY, g.mainX = true, g.y, g.x
+	case body == "?1049l" && g.modes["1049"]:
+		g.modes["1049"], g.y, g.x = false, g.mainY, g.mainX
 	case body == "r", sequence == "\x1b>", sequence == "\x1b(B":
 	case strings.HasPrefix(body, "?") && strings.HasSuffix(body, "h"), strings.HasPrefix(body, "?") && strings.HasSuffix(body, "l"):
 		g.modes[body[1:len(body)-1]] = strings.HasSuffix(body, "h")
