@@ -132,6 +132,7 @@ type API struct {
 	variables    *variables.Variables
 	bodyBudget   memoryBudget
 	execSessions execSessionGroup
+	stopTimeout  time.Duration // how long Serve waits for requests that do not end
 }
 
 // New returns an API that does not listen yet.
@@ -139,6 +140,7 @@ func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{
 		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
+		stopTimeout: stopTimeout,
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
 	a.routes = a.newRoutes()
@@ -216,7 +218,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	<-ctx.Done()
 	cancel() // wakes blocking requests
-	shutdownCtx, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	shutdownCtx, end := context.WithTimeout(context.WithoutCancel(ctx), a.stopTimeout)
 	defer end()
 	if err := server.Shutdown(shutdownCtx); err != nil {
 		server.Close()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"slices"
@@ -22,6 +23,34 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// streamRecorder ends the context of a request when the response contains a text.
+type streamRecorder struct {
+	*httptest.ResponseRecorder
+	lastText string
+	end      func()
+}
+
+func (r *streamRecorder) Write(p []byte) (int, error) {
+	n, err := r.ResponseRecorder.Write(p)
+	if strings.Contains(r.Body.String(), r.lastText) {
+		r.end()
+	}
+	return n, err
+}
+
+// readUntil returns the response of a request. A stream ends after the write that completes lastText.
+func (f *fixture) readUntil(t *testing.T, path, token, lastText string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, "GET", path, nil)
+	r.Host = "localhost"
+	r.Header.Set("X-Nomad-Token", token)
+	w := &streamRecorder{httptest.NewRecorder(), lastText, cancel}
+	f.ServeHTTP(w, r)
+	return w.Body.String()
+}
 
 // serve starts a server on a listener. At the end of the test it stops the server and waits until the
 // server has ended.
@@ -366,6 +395,8 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 				}
 			}
 			close(stop)
+			// The client's Monitor looks at stop after each frame.
+			log.Warn("loud")
 			for range frames { // the client's Monitor blocks until its frames are read
 			}
 		}

@@ -204,6 +204,7 @@ func TestStreamOutlivesDeadlines(t *testing.T) {
 }
 
 func TestConnectionFloods(t *testing.T) {
+	t.Parallel() // net/http waits half a second before it closes the connection
 	f := newFixture(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -526,6 +526,7 @@ func (*failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF 
 
 // The largest header that the server reads has the documented size.
 func TestHeadersHaveALimit(t *testing.T) {
+	t.Parallel() // net/http waits half a second before it closes the connection
 	f := newFixture(t, nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

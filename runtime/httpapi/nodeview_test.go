@@ -1,11 +1,8 @@
 package httpapi
 
 import (
-	"context"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -61,13 +58,7 @@ func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
 		"/v1/nodes":                        {volumes},
 		eventsPath + "?topic=Node&index=0": {volumes, resources, device, reserved},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // ends the event stream
-		defer cancel()
-		r := httptest.NewRequestWithContext(ctx, "GET", path, nil)
-		r.Host = "localhost"
-		w := httptest.NewRecorder()
-		f.ServeHTTP(w, r)
-		text := w.Body.String()
+		text := f.readUntil(t, path, "", `"Index"`)
 		for _, part := range parts {
 			if !strings.Contains(text, part) {
 				t.Errorf("%s: %s lacks %s", path, text, part)

@@ -1,14 +1,11 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -163,14 +160,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": secretValue}})
 	})
 	f.updateStore(t, func(tx *store.Txn) { tx.PutJob(job) })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/event/stream?topic=*&index=0", nil)
-	r.Host = "localhost"
-	r.Header.Set("X-Nomad-Token", "reader")
-	w := httptest.NewRecorder()
-	f.ServeHTTP(w, r)
-	body := w.Body.String()
+	body := f.readUntil(t, eventsPath+"?topic=*&index=0", "reader", `"JobRegistered"`) // is after the event of the variable
 	if !strings.Contains(body, `"JobRegistered"`) || !strings.Contains(body, "shown-tag") {
 		t.Errorf("the event of the job is missing: %s", body)
 	}

@@ -225,6 +225,7 @@ func TestTaskSocket(t *testing.T) {
 	t.Parallel()
 	for _, operator := range []Secret{"operator", ""} {
 		f := newWorkloadFixture(t, func(c *Config) { c.Token = operator })
+		f.stopTimeout = time.Millisecond // connections without a request stay open
 		l, err := taskapi.New()
 		if err != nil {
 			t.Fatal(err)
