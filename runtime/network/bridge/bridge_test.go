@@ -226,6 +226,9 @@ func TestForwardedPort(t *testing.T) {
 
 // One port number is forwarded to three namespaces: on two addresses, and on all others.
 func TestPortOfAddress(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	uplink, err := netlink.LinkByName("uplink")
 	if err != nil {
 		t.Fatal(err)
@@ -298,6 +301,9 @@ func TestPortOfAddress(t *testing.T) {
 
 // A namespace that an earlier version has connected, without the maps of this one, is disconnected.
 func TestDetachOfEarlierVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	b := New(testConfig)
 	before := machineState(t)
 	attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
@@ -361,6 +367,9 @@ func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
 
 // A client that sends UDP packets before the port is forwarded, and goes on, reaches the namespace.
 func TestForwardedPortOfWaitingClient(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	b := New(testConfig)
 	attach(t, b, "other") // the kernel tracks packets only with the rules of a bridge
 	clients := map[string]net.Conn{}
@@ -448,6 +457,9 @@ func TestNamespaceIsUnreachableFromOutside(t *testing.T) {
 // A namespace does not reach servers of the machine that listen on 127.0.0.1, although the kernel
 // forwards packets from there.
 func TestLoopbackOfMachineIsUnreachable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	_, one := attach(t, New(testConfig), "one")
 	server, err := net.ListenPacket("udp", "127.0.0.1:8081")
 	if err != nil {
@@ -504,6 +516,9 @@ func machineState(t testing.TB) string {
 // The rules of Docker, which drop by a policy of iptables, are not changed, and packets of namespaces pass
 // nevertheless.
 func TestDockerDropsForwardedPackets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	for _, chain := range []string{"FORWARD", "DOCKER-USER"} {
 		t.Run(chain, func(t *testing.T) {
 			b := New(testConfig)
@@ -540,6 +555,9 @@ func TestDockerDropsForwardedPackets(t *testing.T) {
 
 // Rules that others have removed are restored.
 func TestRepair(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	b := New(testConfig)
 	e, _ := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
 	command(t, "nft", "flush", "ruleset")
@@ -559,6 +577,9 @@ func TestRepair(t *testing.T) {
 
 // Attach can be repeated at each point at which an agent can die.
 func TestAttachIsRepeated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	b := New(testConfig)
 	e, first := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
 	if again, err := b.Attach(e); err != nil || again != first {
@@ -605,6 +626,9 @@ func flushAddresses(name string) error {
 
 // Two agents that share a bridge give out different addresses, and do not forward one port twice.
 func TestAgentsShareBridge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	const n = 20
 	small := testConfig // so small that two agents would choose the same address
 	small.Subnet, small.Subnet6 = netip.MustParsePrefix("172.26.64.0/27"), netip.MustParsePrefix("fd00:26:64::/123")
@@ -641,6 +665,9 @@ func TestAgentsShareBridge(t *testing.T) {
 // The namespace of an agent that died, and whose state is lost, does not keep its ports when its interface is
 // gone, and is disconnected by an agent that does not know its bridge.
 func TestLeftovers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	c := testConfig
 	c.Name = "other"
 	b := New(c)
@@ -660,6 +687,9 @@ func TestLeftovers(t *testing.T) {
 }
 
 func TestAddressesRunOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	c := testConfig
 	c.Subnet = netip.MustParsePrefix("172.26.64.0/29")
 	b := New(c)
@@ -710,6 +740,9 @@ func countTracked(t *testing.T, address netip.Addr) (n int) {
 
 // An error of a common removal is the error of each call, and the calls can be repeated.
 func TestDetachErrorOfAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	b := New(testConfig)
 	attach(t, b, "one")
 	attach(t, b, "two")
@@ -788,6 +821,9 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 
 // A bridge of an administrator stays, with interfaces of others, and without the rules.
 func TestBridgeOfAdministratorStays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
 	command(t, "iptables", "-P", "FORWARD", "DROP")
 	command(t, "ip", "link", "add", "br-admin", "type", "bridge")
 	command(t, "ip", "link", "add", "vm", "type", "veth", "peer", "name", "vm-peer")
