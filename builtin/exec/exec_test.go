@@ -52,7 +52,7 @@ func isInitramfs() bool {
 
 func TestContract(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts a container in each case; TestTaskOptions and TestEscapes run")
+		t.Skip("starts a container in each case; TestTaskOptions runs")
 	}
 	sdktest.Driver(t, testPlugin())
 }

@@ -39,6 +39,9 @@ func TestEscapesRootless(t *testing.T) {
 }
 
 func TestTaskOptionsRootless(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a container in each case; TestTaskOptions runs")
+	}
 	if os.Geteuid() == 0 {
 		runAsUser(t, "^TestTaskOptionsRootless$")
 		return

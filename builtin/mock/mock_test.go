@@ -13,6 +13,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin and tasks in each case of the contract suite")
+	}
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Tasks: sdktest.Tasks{

@@ -31,7 +31,12 @@ func testPlugin() sdktest.Plugin {
 	}
 }
 
-func TestContract(t *testing.T) { sdktest.Driver(t, testPlugin()) }
+func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin and tasks in each case of the contract suite")
+	}
+	sdktest.Driver(t, testPlugin())
+}
 
 func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 

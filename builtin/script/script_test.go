@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	every := map[string]any{}
 	for m := hook.Prerun; m <= hook.Shutdown; m++ {
 		every[m.String()] = map[string]any{"command": []any{"true"}}
@@ -261,6 +264,9 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 // TestRemainingChildDoesNotBlock checks that the hook does not wait for a
 // process that the command has left running.
 func TestRemainingChildDoesNotBlock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits a second for the output of the child")
+	}
 	events, err := callExitedHook(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
 		t.Errorf("error %v, events %q, want %q", err, events, want)

@@ -26,6 +26,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	certFile, keyFile := newCA(t, t.TempDir())
 	sdktest.Hook(t, sdktest.Plugin{
 		Path:       os.Args[0],

@@ -16,6 +16,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	sdktest.Device(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Config: map[string]any{"device": []any{

@@ -13,6 +13,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	sdktest.Hook(t, sdktest.Plugin{
 		Path:   os.Args[0],
 		Config: map[string]any{"drivers": []any{"raw_exec"}, "memory_max": 1024, "owner": true},

@@ -18,6 +18,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	sdktest.Hook(t, sdktest.Plugin{
 		Path:       os.Args[0],
 		Attachment: map[string]any{"command": []any{"uname", "-a"}, "interval": "5ms"},

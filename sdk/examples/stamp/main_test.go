@@ -13,6 +13,9 @@ import (
 func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Attachment: map[string]any{"ledger": ledger}})
 	if info, err := os.Stat(ledger); err != nil || info.Size() == 0 {
