@@ -48,6 +48,9 @@ func newModule(t *testing.T) (root string) {
 // A change of a file changes the hash of the code if the test is compiled from the file or can read it, and
 // the commit if the file is not the table of the parts.
 func TestChangesOfCode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the go command fourteen times")
+	}
 	root := newModule(t)
 	before, err := readCodeUnderTest()
 	if err != nil || before.pkg != "long" || len(before.hash) != hashDigits {
