@@ -16,21 +16,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-const floodBytes = 100 << 20
-
-// killCount is the number of times that a process is killed while a task writes.
-const killCount = 20
+// roundBytes is what a task writes while a process is killed once.
+const roundBytes = 5 << 20
 
 func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
-	killWhileWriting(t, stdout, func() {
+	written := killWhileWriting(t, stdout, func() {
 		s.killAndAwaitReplacement(s.collector.Process, s.collector.Process())
 	})
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
-	checkLines(t, b, floodBytes)
+	checkLines(t, b, written)
 }
 
 func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
@@ -41,12 +39,12 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	collector := s.collector.Process()
-	killWhileWriting(t, stdout, func() {
+	written := killWhileWriting(t, stdout, func() {
 		s.killAndAwaitReplacement(s.keeper.KeeperProcess, s.keeper.KeeperProcess())
 	})
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
-	checkLines(t, b, floodBytes)
+	checkLines(t, b, written)
 	defer awaitProcessExit(t, collector)
 	defer s.collector.Close() // an ephemeral collector exits without an agent
 	if now := s.collector.Process(); now != collector {
@@ -67,7 +65,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	first := startAgent(t, s)
 	stdout := fifoDir(s.logDir) + "/.web.stdout.fifo"
 	agent := first
-	killWhileWriting(t, stdout, func() {
+	written := killWhileWriting(t, stdout, func() {
 		killProcess(t, agent.process)
 		killProcess(t, agent.collector)
 		if !agent.keeper.Alive() {
@@ -89,39 +87,44 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	}
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
-	checkLines(t, b, floodBytes)
+	checkLines(t, b, written)
 	s.collector.Close()
 	killProcess(t, agent.collector)
 	_, _ = s.keeper.Wait(t.Context(), agent.collector)
 }
 
-// killWhileWriting makes a task write, calls strike repeatedly, and expects that no output is lost
-// or doubled.
-func killWhileWriting(t *testing.T, path string, strike func()) {
+// killWhileWriting makes a task write, and calls strike repeatedly. It returns the number of bytes that the task has
+// written.
+func killWhileWriting(t *testing.T, path string, strike func()) (written int) {
 	t.Helper()
-	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(floodBytes/killCount))
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(roundBytes))
 	task.Stderr = os.Stderr
-	rounds, err := task.StdinPipe()
+	stdin, err := task.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := task.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range killCount {
+	for i := range rounds {
 		// Each round makes the task write some megabytes, which takes longer than the longest
 		// delay before a kill.
-		if _, err := rounds.Write([]byte{'x'}); err != nil {
+		if _, err := stdin.Write([]byte{'x'}); err != nil {
 			t.Error(err)
 			break
 		}
 		time.Sleep(time.Duration(i%5) * time.Millisecond)
 		strike()
 	}
-	rounds.Close()
+	stdin.Close()
 	if err := task.Wait(); err != nil {
 		t.Errorf("the task: %v", err)
 	}
+	return rounds * roundBytes
 }
 
 // killAndAwaitReplacement kills a process and waits for its replacement.

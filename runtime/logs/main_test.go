@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,6 +62,8 @@ func runTests(m *testing.M) int {
 		w.Close()
 	}
 	before := countOpenFiles()
+	// Most tests wait for processes and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != unix.ECHILD {
 		b, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
