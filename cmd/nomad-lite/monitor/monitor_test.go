@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -16,11 +17,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
 )
 
+// handlerTransport answers requests by a handler, without a network.
+type handlerTransport struct{ http.Handler }
+
+func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
 // newScriptedClient returns a client of a server that sends the given answers of each path in
 // order, and repeats the last one.
 func newScriptedClient(t *testing.T, answers map[string][]string) *api.Client {
 	index := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		index++
 		w.Header().Set("X-Nomad-Index", fmt.Sprint(index))
 		w.Header().Set("X-Nomad-Lastcontact", "0")
@@ -33,9 +43,8 @@ func newScriptedClient(t *testing.T, answers map[string][]string) *api.Client {
 		if len(left) > 1 {
 			answers[r.URL.Path] = left[1:]
 		}
-	}))
-	t.Cleanup(server.Close)
-	c, err := api.NewClient(&api.Config{Address: server.URL})
+	})
+	c, err := api.NewClient(&api.Config{HttpClient: &http.Client{Transport: handlerTransport{server}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,28 +73,30 @@ func TestMonitorExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answers := map[string][]string{
-				"/v1/evaluation/e/allocations":    {"[]"},
-				"/v1/evaluation/next":             {`{"ID": "next", "Status": "complete", ` + placementFailureJSON + `}`},
-				"/v1/evaluation/next/allocations": {"[]"},
-				"/v1/deployment/d":                c.deployments,
-				"/v1/job/j/deployment":            {`{"ID": "older"}`},
-				"/v1/deployment/older":            {`{"ID": "older", "Status": "successful"}`},
-			}
-			if c.eval != "" {
-				answers["/v1/evaluation/e"] = []string{`{"ID": "e", "Status": "pending"}`, c.eval}
-			}
-			var out strings.Builder
-			err := New(&cli.Streams{Out: &out}, newScriptedClient(t, answers), "", false).WatchEvaluation(t.Context(), "e")
-			code := 0
-			if exit := new(cli.ExitError); errors.As(err, &exit) {
-				code = exit.Code
-			} else if err != nil {
-				code = 1
-			}
-			if code != c.code || !strings.Contains(out.String(), c.says) {
-				t.Errorf("code %d (%v), want %d, and %q in:\n%s", code, err, c.code, c.says, out.String())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				answers := map[string][]string{
+					"/v1/evaluation/e/allocations":    {"[]"},
+					"/v1/evaluation/next":             {`{"ID": "next", "Status": "complete", ` + placementFailureJSON + `}`},
+					"/v1/evaluation/next/allocations": {"[]"},
+					"/v1/deployment/d":                c.deployments,
+					"/v1/job/j/deployment":            {`{"ID": "older"}`},
+					"/v1/deployment/older":            {`{"ID": "older", "Status": "successful"}`},
+				}
+				if c.eval != "" {
+					answers["/v1/evaluation/e"] = []string{`{"ID": "e", "Status": "pending"}`, c.eval}
+				}
+				var out strings.Builder
+				err := New(&cli.Streams{Out: &out}, newScriptedClient(t, answers), "", false).WatchEvaluation(t.Context(), "e")
+				code := 0
+				if exit := new(cli.ExitError); errors.As(err, &exit) {
+					code = exit.Code
+				} else if err != nil {
+					code = 1
+				}
+				if code != c.code || !strings.Contains(out.String(), c.says) {
+					t.Errorf("code %d (%v), want %d, and %q in:\n%s", code, err, c.code, c.says, out.String())
+				}
+			})
 		})
 	}
 }
