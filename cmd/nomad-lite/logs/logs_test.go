@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -72,6 +74,12 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // sendFrame sends output of a task that ends at an offset of a file.
 func sendFrame(w io.Writer, file string, end int, data string) {
 	_ = json.NewEncoder(w).Encode(api.StreamFrame{File: "alloc/logs/" + file, Offset: int64(end), Data: []byte(data)})
+}
+
+func TestMain(m *testing.M) {
+	// The parallel tests wait and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
 }
 
 // newTestPrinter returns a printer that shows the output of a fake agent, a stream of it, and the function
