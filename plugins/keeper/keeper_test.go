@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -57,6 +58,8 @@ func TestMain(m *testing.M) {
 		w.Close()
 	}
 	before := countOpenFiles()
+	// Most tests wait for processes and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	reapZombies()
 	if left := process.Children(os.Getpid()); len(left) > 0 {
@@ -731,6 +734,9 @@ func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 // After EndWithoutTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
 // connected.
 func TestKeeperEndsWithoutTasks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits 300 ms three times for a keeper that must not end")
+	}
 	t.Parallel()
 	for _, anotherAgent := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "run")

@@ -160,15 +160,22 @@ func runMisbehavingPlugin(mode string) {
 		// "holder" exits, or serves, while its child keeps stdout and stderr open.
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "held="+arg)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		if err := cmd.Start(); err != nil {
+		stdin, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
 			panic(err)
 		}
 		if arg == "serve" {
 			servePlugin(&testDriver{})
 		}
+		runtime.KeepAlive(stdin)
 		os.Exit(4)
 	case "held":
-		time.Sleep(2 * time.Second)
+		if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // returns when the holder has exited
+			panic(err)
+		}
 		fmt.Fprintln(os.Stderr, "the child still writes")
 		if arg == "serve" {
 			time.Sleep(20 * time.Second)
