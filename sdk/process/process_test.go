@@ -614,6 +614,9 @@ func TestProcessWithoutPidfd(t *testing.T) {
 }
 
 func TestExecOutputThatIsHeldOpen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits half a second for output")
+	}
 	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
 	var out bytes.Buffer
 	began := time.Now()

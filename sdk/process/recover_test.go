@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -87,19 +89,31 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 
 func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
+	// The test is the parent of the orphans, because the init process of the machine may reap them late.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	reap := func(pid int) {
+		t.Helper()
+		waitUntil(t, "the process has ended", func() bool { return hasProcessEnded(pid) })
+		if _, err := unix.Wait4(pid, nil, 0, nil); err != nil {
+			t.Errorf("reap process %d: %v", pid, err)
+		}
+	}
 	s := newStartRequest(t)
 	state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + exitOnTriggerFileScript)})
 	child := parseNumber(t, waitForFile(t, s, "child"))
 	createTriggerFile(t, s)
-	waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
-	waitUntil(t, "somebody has reaped it", func() bool {
-		_, err := process.ReadStat(state.PID)
-		return err != nil
-	})
+	reap(state.PID)
 	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errExitStatusUnknown) {
 		t.Errorf("recovered with %v, want %v", err, errExitStatusUnknown)
 	}
-	waitUntil(t, "what it left running is killed", func() bool { return hasProcessEnded(child) })
+	reap(child) // what it left running is killed
 }
 
 // A cancelled RecoverTask returns no result, and the next host can call it again.
