@@ -303,6 +303,9 @@ func defectiveDevicePlugin(defect string) Plugin {
 }
 
 func TestDeviceWithoutDefects(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	t.Parallel()
 	Device(t, defectiveDevicePlugin("none"))
 }

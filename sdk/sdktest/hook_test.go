@@ -278,7 +278,12 @@ func faultyHookPlugin(fault string) Plugin {
 	return Plugin{Path: os.Args[0], Env: []string{envHookFault + "=" + fault}, Attachment: map[string]any{"name": "suite"}}
 }
 
-func TestHookWithoutFaults(t *testing.T) { Hook(t, faultyHookPlugin("")) }
+func TestHookWithoutFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
+	Hook(t, faultyHookPlugin(""))
+}
 
 // TestHookDefects checks that the suite reports exactly the cases that a defect of a hook concerns.
 func TestHookDefects(t *testing.T) {
@@ -357,6 +362,9 @@ func TestHookDefects(t *testing.T) {
 }
 
 func TestCheckReportsHookFailure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a plugin in each case of the contract suite")
+	}
 	var out bytes.Buffer
 	err := Check(t.Context(), &out, faultyHookPlugin("makes up capabilities"))
 	for _, want := range []string{"PASS  points.once  ", "FAIL  host.token  (must, ", " passed, 1 failed, 0 skipped"} {

@@ -16,15 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-const (
-	// defaultCaseTimeout is several times the duration of the longest case.
-	defaultCaseTimeout = 2 * time.Minute
+// defaultCaseTimeout is several times the duration of the longest case.
+const defaultCaseTimeout = 2 * time.Minute
 
-	// callReturnGracePeriod is the time between the timeout of a case and the kill of
-	// its plugin. Calls that return in this time report errors, which show the call
-	// that hung.
-	callReturnGracePeriod = time.Second
-)
+// callReturnGracePeriod is the time between the timeout of a case and the kill of
+// its plugin. Calls that return in this time report errors, which show the call
+// that hung. Tests change it.
+var callReturnGracePeriod = time.Second
 
 var errSuiteKilled = errors.New("the suite was killed")
 

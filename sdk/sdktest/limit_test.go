@@ -30,8 +30,8 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 // The suite ends although a case ignores the end of its context: it leaks the
 // goroutine of the case.
 func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
-	defer func(defaultTimeout time.Duration) { waitTimeout = defaultTimeout }(waitTimeout)
-	waitTimeout = 50 * time.Millisecond
+	defer func(timeout, period time.Duration) { waitTimeout, callReturnGracePeriod = timeout, period }(waitTimeout, callReturnGracePeriod)
+	waitTimeout, callReturnGracePeriod = 50*time.Millisecond, 50*time.Millisecond
 	p := faultyDriverPlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
 	h := newHost(p)
