@@ -38,6 +38,7 @@ import (
 // The test binary also serves as the process of a download.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "download" {
+		resumeDelay = time.Millisecond
 		os.Exit(Download(os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {

@@ -137,6 +137,9 @@ func newGitHTTPBackendHandler(t *testing.T) http.Handler {
 
 func TestGit(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts dozens of git processes")
+	}
 	w := newFixture(t)
 	repo := newRepository(t)
 	repo.serveHTTP(w)
@@ -176,7 +179,7 @@ func TestGit(t *testing.T) {
 // allocation, although git resolves its directory from the root of the machine.
 func TestGitBelowPrivateDirectory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts dozens of git processes; TestGit runs")
+		t.Skip("starts dozens of git processes")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("without root, downloads have the user of the task")
@@ -306,7 +309,7 @@ func TestGitShallowClonesAndSubmodules(t *testing.T) {
 func TestGitLogin(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("starts dozens of git processes; TestGit runs")
+		t.Skip("starts dozens of git processes")
 	}
 	w := newFixture(t)
 	repo, module := newRepository(t), newRepository(t)

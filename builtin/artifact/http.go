@@ -15,6 +15,9 @@ import (
 // receiving any data.
 const maxResumes = 5
 
+// resumeDelay is the delay before a download is resumed. Tests change it.
+var resumeDelay = time.Second
+
 // get requests the file and returns its content. It uses the proxies that the
 // environment configures.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
@@ -103,7 +106,7 @@ func (b *resumableBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	for ; b.resumesLeft > 0; b.resumesLeft-- {
-		if sleepContext(b.ctx, time.Second) != nil {
+		if sleepContext(b.ctx, resumeDelay) != nil {
 			break
 		}
 		if b.resumeDownload() {

@@ -92,28 +92,29 @@ func TestPullPolicy(t *testing.T) {
 func TestPullErrors(t *testing.T) {
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for _, test := range []struct {
-		name        string
-		pull        http.HandlerFunc
-		want        string
-		recoverable bool
+		name                     string
+		pull                     http.HandlerFunc
+		activityTimeout, timeout string
+		want                     string
+		recoverable              bool
 	}{
-		{"the registry does not know the image", reply(http.StatusOK, map[string]any{"errorDetail": map[string]any{"message": "manifest unknown"}}), "manifest unknown", false},
-		{"the engine reports an error", reply(http.StatusInternalServerError, map[string]any{"message": "disk full"}), "disk full", true},
-		{"no progress", hang, "pull_activity_timeout", true},
+		{"the registry does not know the image", reply(http.StatusOK, map[string]any{"errorDetail": map[string]any{"message": "manifest unknown"}}), "1m", "1m", "manifest unknown", false},
+		{"the engine reports an error", reply(http.StatusInternalServerError, map[string]any{"message": "disk full"}), "1m", "1m", "disk full", true},
+		{"no progress", hang, "20ms", "1m", "pull_activity_timeout", true},
 		{"progress, but no end", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				fmt.Fprintln(w, `{"status":"Downloading"}`)
 				w.(http.Flusher).Flush()
 				time.Sleep(5 * time.Millisecond)
 			}
-		}, "image_pull_timeout", true},
-		{"the stream breaks off", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":`) }, "broke off", true},
+		}, "1m", "50ms", "image_pull_timeout", true},
+		{"the stream breaks off", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":`) }, "1m", "1m", "broke off", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newFakeEngine(t)
 			e.handle("POST /images/create", test.pull)
-			d := newTestDriver(t, e.host, map[string]any{"pull_activity_timeout": "200ms"})
-			_, err := acquire(t, t.Context(), d, map[string]any{"image": "app:1", "image_pull_timeout": "1s"})
+			d := newTestDriver(t, e.host, map[string]any{"pull_activity_timeout": test.activityTimeout})
+			_, err := acquire(t, t.Context(), d, map[string]any{"image": "app:1", "image_pull_timeout": test.timeout})
 			if err == nil || !strings.Contains(err.Error(), test.want) || driver.IsRecoverable(err) != test.recoverable {
 				t.Errorf("%v (recoverable: %v), want %q (recoverable: %v)", err, driver.IsRecoverable(err), test.want, test.recoverable)
 			}
