@@ -104,6 +104,27 @@ func wantDenied(t *testing.T, uid int, script string, args ...string) {
 	}
 }
 
+// wantAllDenied expects that each script fails. One shell runs them all.
+func wantAllDenied(t *testing.T, uid int, scripts []string, args ...string) {
+	t.Helper()
+	var all strings.Builder
+	for i, script := range scripts {
+		fmt.Fprintf(&all, "(%s) >/dev/null 2>&1 && echo %d\n", script, i)
+	}
+	out, err := runShellAs(t, uid, all.String()+"echo all", args...)
+	allowed := strings.Fields(out)
+	if n := len(allowed); err != nil || n == 0 || allowed[n-1] != "all" {
+		t.Fatalf("the shell of user %d: %v, %s", uid, err, out)
+	}
+	for _, i := range allowed[:len(allowed)-1] {
+		n, err := strconv.Atoi(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("user %d can %s %q", uid, scripts[n], args)
+	}
+}
+
 // runTestAs runs a test of this package as another account.
 func runTestAs(t *testing.T, uid int, name string) {
 	t.Helper()
@@ -165,21 +186,17 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 			}
 			attack := func(uid int, dir string) {
 				t.Helper()
+				var scripts []string
 				for _, sub := range []string{"", "local", "secrets", "private", "tmp"} {
-					path := filepath.Join(dir, sub)
+					path := `"$1/` + sub + `"`
 					if isolation == driver.FSIsolationChroot && sub == "" && uid != attackerUID {
 						continue // with isolation chroot, the directory of a task has the mode 0755
 					}
-					wantDenied(t, uid, `ls "$1"`, path)
-					wantDenied(t, uid, `: > "$1/new"`, path)
-					wantDenied(t, uid, `cd "$1"`, path)
+					scripts = append(scripts, "ls "+path, ": > "+path+"/new", "cd "+path)
 				}
-				wantDenied(t, uid, `cat "$1/secrets/token"`, dir)
-				wantDenied(t, uid, `cat "$1/local/run.sh"`, dir)
-				wantDenied(t, uid, `echo evil > "$1/local/run.sh"`, dir)
-				wantDenied(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, dir)
-				wantDenied(t, uid, `ln -sf /etc/passwd "$1/local/run.sh"`, dir)
-				wantDenied(t, uid, `ln "$1/local/run.sh" "$2/stolen"`, dir, newPublicTempDir(t))
+				scripts = append(scripts, `cat "$1/secrets/token"`, `cat "$1/local/run.sh"`, `echo evil > "$1/local/run.sh"`,
+					`mv "$1/local/run.sh" "$1/local/moved"`, `ln -sf /etc/passwd "$1/local/run.sh"`, `ln "$1/local/run.sh" "$2/stolen"`)
+				wantAllDenied(t, uid, scripts, dir, newPublicTempDir(t))
 			}
 			wantDenied(t, attackerUID, `ls "$1"`, d.Path())
 			wantDenied(t, attackerUID, `ls "$1/alloc/data"`, d.Path())
