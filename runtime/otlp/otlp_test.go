@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -26,7 +27,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	batchDelay, closeTimeout, minRetryDelay = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
+	batchDelay, closeTimeout, minRetryDelay = 20*time.Millisecond, 200*time.Millisecond, 20*time.Millisecond
+	// The parallel tests wait and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
 	os.Exit(m.Run())
 }
 

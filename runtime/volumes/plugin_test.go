@@ -52,6 +52,9 @@ func TestPluginCallsAreLimited(t *testing.T) {
 
 // A call that takes too long is killed with all its processes.
 func TestPluginIsKilledWithItsProcesses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits half a second for the plugin")
+	}
 	m := withPlugin(t, "sleep 1000 & echo $! >$DHV_PLUGIN_DIR/pid; wait")
 	p, err := m.plugin("p")
 	if err != nil {

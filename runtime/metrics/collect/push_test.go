@@ -64,7 +64,7 @@ func TestPushSendsToSinks(t *testing.T) {
 	receiveUntil(t, statsd, "nomad.nomad.job_status.running.n1:1|g\n")
 
 	// New settings apply at once, not after the interval.
-	c.SetSettings(metrics.Settings{Sinks: []metrics.Sink{
+	c.SetSettings(metrics.Settings{CollectionInterval: 20 * time.Millisecond, Sinks: []metrics.Sink{
 		{Protocol: metrics.Statsd, Address: statsd.LocalAddr().String()},
 		{Protocol: metrics.Datadog, Address: datadog.LocalAddr().String(), Tags: []string{"env:test"}},
 		{Protocol: metrics.Statsite},
