@@ -100,6 +100,15 @@ func TestMalformedServerResponses(t *testing.T) {
 		"deployment promote 8ba85cef", "deployment resume 8ba85cef", "deployment unblock 8ba85cef", "status web", "status",
 		"server members", "server members -verbose", "agent-info", "plugin status", "plugin status raw_exec", "volume status", "ui web",
 	}
+	root := newCommand(&cli.Streams{})
+	nameWords := make([]int, len(commands)) // number of words in the name of each command
+	for i, command := range commands {
+		cmd, _, err := root.Find(strings.Fields(command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nameWords[i] = len(strings.Fields(cmd.CommandPath())) - 1 // CommandPath starts with the name of the program
+	}
 	for name, handler := range answers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,8 +117,8 @@ func TestMalformedServerResponses(t *testing.T) {
 			}
 			server := httptest.NewServer(handler)
 			defer server.Close()
-			for _, command := range commands {
-				code, stderr := runCommand(t, server.URL, command)
+			for i, command := range commands {
+				code, stderr := runCommand(t, command, slices.Insert(strings.Fields(command), nameWords[i], "-address", server.URL))
 				if code != 0 && stderr == "" {
 					t.Errorf("%s: exit code %d, and not a word", command, code)
 				}
@@ -123,21 +132,13 @@ func textHandler(body string) http.HandlerFunc {
 }
 
 // runCommand runs a command line in this process.
-func runCommand(t *testing.T, address, command string) (code int, stderr string) {
+func runCommand(t *testing.T, command string, args []string) (code int, stderr string) {
 	defer func() {
 		if r := recover(); r != nil {
 			t.Errorf("%s: panic: %v", command, r)
 		}
 	}()
-	args := strings.Fields(command)
-	s := &cli.Streams{In: strings.NewReader("")}
-	cmd, _, err := newCommand(s).Find(args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	words := len(strings.Fields(cmd.CommandPath())) - 1 // CommandPath starts with the name of the program
 	var out, stderrBuf bytes.Buffer
-	s.Out, s.Err = &out, &stderrBuf
-	code = Execute(slices.Insert(args, words, "-address", address), s)
+	code = Execute(args, &cli.Streams{In: strings.NewReader(""), Out: &out, Err: &stderrBuf})
 	return code, stderrBuf.String()
 }
