@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -59,9 +60,11 @@ func TestExtraFiles(t *testing.T) {
 	})
 	dir := fmt.Sprintf("/proc/%d/fd", p.PID())
 	for _, fd := range []string{"3", "4"} {
-		if target, err := os.Readlink(filepath.Join(dir, fd)); err == nil {
-			t.Errorf("the process has descriptor %s, %s", fd, target)
-		}
+		// While sleep starts, its loader opens libraries as these descriptors.
+		waitUntil(t, "the process does not have descriptor "+fd, func() bool {
+			_, err := os.Readlink(filepath.Join(dir, fd))
+			return errors.Is(err, os.ErrNotExist)
+		})
 	}
 	inherited, err := os.ReadDir(dir)
 	if err != nil {
