@@ -43,7 +43,11 @@ import (
 //	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
-	run := endurance.Start(t, endurance.Config{Sample: 20, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
+	sample := 20
+	if testing.Short() {
+		sample = 5
+	}
+	run := endurance.Start(t, endurance.Config{Sample: sample, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
 	run.EachParallel(func(seed uint64) error {
 		err := simulate(t, seed)
 		run.Add(1)
