@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -72,6 +73,8 @@ func ScriptParams(dir string) testscript.Params {
 			env.Setenv(TestConfigEnvVar, testConfigPath())
 			env.Values[ptyTerminal{}] = new(ptyTerminal)
 			env.Setenv("GORACE", os.Getenv("GORACE"))
+			// The programs of a script are short. Their garbage collections cost more than the memory that they save.
+			env.Setenv("GOGC", cmp.Or(os.Getenv("GOGC"), "400"))
 			return nil
 		},
 	}
