@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -25,16 +26,12 @@ func runAsUser(t *testing.T, pattern string) {
 }
 
 func TestContractRootless(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the contract suite a second time, which takes ten seconds")
-	}
+	slowtest.Skip(t, "runs the contract suite a second time, which takes ten seconds")
 	runAsUser(t, "^TestContract$")
 }
 
 func TestEscapesRootless(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs TestEscapes a second time")
-	}
+	slowtest.Skip(t, "runs TestEscapes a second time")
 	runAsUser(t, "^TestEscapes$")
 }
 

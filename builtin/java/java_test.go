@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
@@ -20,9 +21,7 @@ func TestMain(m *testing.M) {
 
 // TestContract uses classes of the runtime itself, because the suite gives no files to its tasks.
 func TestContract(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a Java virtual machine in each case")
-	}
+	slowtest.Skip(t, "starts a Java virtual machine in each case")
 	if os.Geteuid() != 0 {
 		t.Skip("isolation needs root")
 	}

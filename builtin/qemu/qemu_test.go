@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
@@ -84,6 +85,7 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
+	slowtest.Skip(t, "starts an emulated machine in each case")
 	requireQEMU(t)
 	dir := t.TempDir()
 	sdktest.Driver(t, sdktest.Plugin{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -42,9 +43,7 @@ func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
 // TestContractUnprivileged runs the sdktest suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the contract suite a second time")
-	}
+	slowtest.Skip(t, "runs the contract suite a second time")
 	const nobodyUID = 65534
 	out := processtest.RunAsUser(t, nobodyUID, "^TestContract$")
 	if !bytes.Contains(out, []byte("--- PASS: TestContract/")) {
