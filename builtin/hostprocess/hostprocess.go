@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
@@ -20,7 +21,7 @@ type Config struct {
 	DeniedGIDs string `codec:"denied_host_gids"`
 	PidsLimit  int64  `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
 
-	deniedUIDs, deniedGIDs idrange.Set
+	denied taskuser.Denied
 }
 
 // ConfigSchema returns the schema of a `plugin` block with the options of Config and the options of the
@@ -38,10 +39,10 @@ func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 // Validate checks the configuration, and parses its ranges, which CheckUser needs.
 func (c *Config) Validate() error {
 	var err error
-	if c.deniedUIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
+	if c.denied.UIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
 		return fmt.Errorf("denied_host_uids: %w", err)
 	}
-	if c.deniedGIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
+	if c.denied.GIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
 	}
 	if c.PidsLimit < 0 {
@@ -53,7 +54,7 @@ func (c *Config) Validate() error {
 // CheckUser returns an error if the operator denies the user of a task. The name is passed to
 // process.Credential: empty means the user of the plugin.
 func (c *Config) CheckUser(name string) error {
-	if len(c.deniedUIDs) == 0 && len(c.deniedGIDs) == 0 {
+	if len(c.denied.UIDs) == 0 && len(c.denied.GIDs) == 0 {
 		return nil
 	}
 	cred, err := process.Credential(name)
@@ -65,15 +66,7 @@ func (c *Config) CheckUser(name string) error {
 
 // CheckCredential returns an error if the operator denies one of the ids of a task's user.
 func (c *Config) CheckCredential(cred *syscall.Credential) error {
-	if c.deniedUIDs.Contains(cred.Uid) {
-		return fmt.Errorf("running as uid %d is denied by denied_host_uids of the driver", cred.Uid)
-	}
-	for _, gid := range append(cred.Groups, cred.Gid) {
-		if c.deniedGIDs.Contains(gid) {
-			return fmt.Errorf("running with gid %d is denied by denied_host_gids of the driver", gid)
-		}
-	}
-	return nil
+	return c.denied.CheckCredential(cred)
 }
 
 // DecodeState returns the process of a task from the driver state in the task's handle. The drivers

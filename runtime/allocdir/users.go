@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
 )
 
 // account is a user of the machine with its primary group.
@@ -69,7 +69,7 @@ func (u taskUsers) traversingUIDs() []uint32 {
 }
 
 func lookupAccount(name string) (account, error) {
-	cred, err := process.LookupUser(name)
+	cred, err := taskuser.Lookup(name)
 	if err != nil {
 		return account{}, fmt.Errorf("user %q: %w", name, err)
 	}

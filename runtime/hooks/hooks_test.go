@@ -71,6 +71,8 @@ func TestValidate(t *testing.T) {
 		admitted     []string
 	}{
 		{"root", "exec", nil, `running as user "root" is disallowed`, nil},
+		{"00", "exec", nil, `running as user "00" is disallowed: it is user id 0, as "root" is`, nil},
+		{"nobody:0", "exec", nil, `running as user "nobody:0" is disallowed: its group id 0 is that of "root"`, nil},
 		{"root", "docker", nil, "", nil},
 		{"", "exec", nil, "", nil},
 		{"nobody", "exec", nil, "", nil},

@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
 )
 
 var _ hook.TaskPrestart = (*TaskValidator)(nil)
@@ -16,19 +15,19 @@ var _ hook.TaskPrestart = (*TaskValidator)(nil)
 // TaskValidator rejects tasks that the operator of the node does not allow.
 type TaskValidator struct {
 	BuiltinHook
-	deniedUsers    []string
+	deniedUsers    taskuser.Denied
 	checkedDrivers []string
 	downloadUIDs   idrange.Set
 	admittedUsers  []string
 	checkServices  func() error
 }
 
-// NewTaskValidator returns the hook for one task. It rejects deniedUsers if the task has one
-// of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
+// NewTaskValidator returns the hook for one task. It rejects deniedUsers, as
+// taskuser.Denied compares them, if the task has one of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
 func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidator {
-	return &TaskValidator{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+	return &TaskValidator{deniedUsers: taskuser.Denied{Names: deniedUsers}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
 }
 
 // Name implements hook.Hook.
@@ -36,14 +35,16 @@ func (*TaskValidator) Name() string { return "validate" }
 
 // Prestart implements hook.TaskPrestart.
 func (h *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if slices.Contains(h.checkedDrivers, req.Task.Driver) && slices.Contains(h.deniedUsers, req.Task.User) {
-		return hook.TaskPrestartResponse{}, fmt.Errorf("running as user %q is disallowed", req.Task.User)
+	if slices.Contains(h.checkedDrivers, req.Task.Driver) {
+		if err := h.deniedUsers.Check(req.Task.User); err != nil {
+			return hook.TaskPrestartResponse{}, err
+		}
 	}
-	if id, ok := userID(req.Task.User); ok && h.downloadUIDs.Contains(id) {
+	if id, ok := taskuser.UID(req.Task.User); ok && h.downloadUIDs.Contains(id) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 	}
 	for _, user := range h.admittedUsers {
-		if id, ok := userID(user); ok && h.downloadUIDs.Contains(id) {
+		if id, ok := taskuser.UID(user); ok && h.downloadUIDs.Contains(id) {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 		}
 	}
@@ -51,12 +52,4 @@ func (h *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil
-}
-
-// userID returns the numeric id in the user of a task, if it has one, as drivers parse it.
-// A user name never stands for a download, because download ids have no accounts.
-func userID(user string) (uint32, bool) {
-	user, _, _ = strings.Cut(strings.TrimPrefix(user, "nomad-"), ":")
-	id, err := strconv.ParseUint(user, 10, 32)
-	return uint32(id), err == nil
 }

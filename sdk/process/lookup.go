@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"github.com/nomad-lite/nomad-lite/plugins/lookpath"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -30,7 +30,7 @@ func Credential(name string) (*syscall.Credential, error) {
 		}
 		return cred, nil
 	}
-	cred, err := process.LookupUser(name)
+	cred, err := taskuser.Lookup(name)
 	if err != nil {
 		return nil, fmt.Errorf("user %q: %w", name, err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
@@ -138,7 +138,7 @@ func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
 			return // another driver can have users and commands of its own, as in an image
 		}
 		if task.User != "" && !isInterpolated(task.User) {
-			if _, err := process.LookupUser(task.User); err != nil {
+			if _, err := taskuser.Lookup(task.User); err != nil {
 				reason := fmt.Sprintf("user %q does not exist on this machine", task.User)
 				if !errors.As(err, new(user.UnknownUserError)) {
 					reason += ": " + err.Error()

@@ -1,0 +1,88 @@
+package taskuser
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+)
+
+// machineAccounts returns the accounts of /etc/passwd, by name, with what the file says of them.
+func machineAccounts(t *testing.T) map[string]struct{ uid, gid string } {
+	t.Helper()
+	text, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := map[string]struct{ uid, gid string }{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSpace(line), ":"); len(f) == 7 {
+			accounts[f[0]] = struct{ uid, gid string }{f[2], f[3]}
+		}
+	}
+	return accounts
+}
+
+// TestDeniedByEveryName writes the user and the entry that denies it in all ways that stand for
+// the same id.
+func TestDeniedByEveryName(t *testing.T) {
+	for name, a := range machineAccounts(t) {
+		ways := []string{name, a.uid, "0" + a.uid, "000" + a.uid, "nomad-" + a.uid, name + ":" + a.gid, a.uid + ":nogroup", name + ":0", a.uid + ":65534"}
+		for _, entry := range ways {
+			d := Denied{Names: []string{"Administrator", entry}}
+			for _, user := range ways {
+				if err := d.Check(user); err == nil {
+					t.Errorf("user.denylist %q does not deny the user %q", entry, user)
+				}
+			}
+		}
+		for _, user := range []string{" " + name, name + " ", "+" + a.uid, "-" + a.uid, "0x" + a.uid, a.uid + ".0"} {
+			if _, err := Lookup(user); err == nil {
+				t.Errorf("%q is a user", user)
+			}
+		}
+	}
+}
+
+func TestDeniedGroups(t *testing.T) {
+	d := Denied{Names: []string{"root"}}
+	for user, denied := range map[string]bool{
+		"nobody": false, "nobody:nogroup": false, "nobody:65534": false, "65534": false, "4001": false, "4001:4001": false,
+		"nobody:0": true, "nobody:root": true, "65534:00": true, "4001:0": true, "nobody:root ": false,
+		"": false, "no-such-account": false, "no-such-account:0": false,
+	} {
+		if err := d.Check(user); (err != nil) != denied {
+			t.Errorf("user %q: %v, denied is %t", user, err, denied)
+		}
+	}
+}
+
+func TestDeniedIDs(t *testing.T) {
+	d := Denied{UIDs: idrange.Set{{First: 0, Last: 999}}, GIDs: idrange.Set{{First: 0, Last: 99}}}
+	for user, want := range map[string]string{
+		"root":     "running as uid 0 is denied by denied_host_uids of the driver",
+		"00":       "running as uid 0 is denied by denied_host_uids of the driver",
+		"nobody:0": "running with gid 0 is denied by denied_host_gids of the driver",
+		"nobody":   "<nil>",
+		"1000":     "<nil>",
+	} {
+		if got := fmt.Sprint(d.Check(user)); got != want {
+			t.Errorf("user %q: %s; want %s", user, got, want)
+		}
+	}
+}
+
+func FuzzDeniedRoot(f *testing.F) {
+	for _, user := range []string{"0", "00", "0:0", "root:root", "nomad-0", "nobody:0", "", "65534", "x:y:z", "nomad-:0"} {
+		f.Add(user)
+	}
+	d := Denied{Names: []string{"root"}}
+	f.Fuzz(func(t *testing.T, user string) {
+		cred, err := Lookup(user)
+		if err == nil && (cred.Uid == 0 || cred.Gid == 0) && d.Check(user) == nil {
+			t.Errorf("user %q gets the ids %d and %d", user, cred.Uid, cred.Gid)
+		}
+	})
+}
