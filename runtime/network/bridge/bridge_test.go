@@ -592,7 +592,7 @@ func TestAttachIsRepeated(t *testing.T) {
 	for name, undo := range map[string]func() error{
 		"no alias":          func() error { return netlink.LinkSetAlias(link, "") },
 		"no address":        func() error { return netns.Do(e.Path, func() error { return flushAddresses(InterfaceName) }) },
-		"no rules":          func() error { return deleteTable("nomad") },
+		"no rules":          func() error { return deleteTables("nomad") },
 		"interface is down": func() error { return netlink.LinkSetDown(link) },
 	} {
 		if err := undo(); err != nil {

@@ -78,7 +78,7 @@ func (b *Bridge) Detach(allocID string) error {
 func (b *Bridge) detach(allocIDs map[string]bool) error {
 	device, err := findDevice(b.config.Name)
 	if device == nil || err != nil {
-		return errors.Join(err, deleteTable(b.config.Name))
+		return errors.Join(err, deleteTables(b.config.Name))
 	}
 	links, err := linksOf(allocIDs)
 	if err != nil {
@@ -191,7 +191,7 @@ func (b *Bridge) removeUnused(device *netlink.Bridge) error {
 			return nil
 		}
 	}
-	if err := errors.Join(removeAccepts(b.config.Name), deleteTable(b.config.Name)); err != nil {
+	if err := errors.Join(removeAccepts(b.config.Name), deleteTables(b.config.Name)); err != nil {
 		return err
 	}
 	if device.Alias != deviceAlias || len(ports) > 0 {

@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firewall is the nftables table of a bridge.
+// firewall has the nftables tables of a bridge.
 type firewall struct {
-	table *nftables.Table
+	table   *nftables.Table
+	sources *nftables.Table // see newSourceTable
 }
 
 // tableName returns the name of the table of a bridge.
@@ -104,10 +105,13 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain.Chain, Exprs: rule})
 		}
 	}
-	if err := c.Flush(); err != nil {
-		return nil, fmt.Errorf("nftables: write table %s: %w", table.Name, err)
+	if err := b.ensureSourceCheck(c, device); err != nil {
+		return nil, err
 	}
-	return &firewall{table}, b.ensureAccepted()
+	if err := c.Flush(); err != nil {
+		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
+	}
+	return &firewall{table, newSourceTable(b.config.Name)}, b.ensureAccepted()
 }
 
 // prefixesOf returns the subnets of a bridge. They are more than those of the configuration while
@@ -190,11 +194,9 @@ func outputInterface(name string, equal bool) []expr.Any {
 }
 
 func hasInterface(key expr.MetaKey, name string, equal bool) []expr.Any {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: compareOp(equal), Register: 1, Data: padded},
+		&expr.Cmp{Op: compareOp(equal), Register: 1, Data: interfaceKey(name)},
 	}
 }
 
@@ -321,7 +323,7 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// forward forwards the ports of an endpoint. Ports that were forwarded to the endpoint before and are not
+// forward lets the namespace of an endpoint send from its addresses, and forwards its ports. Ports that were forwarded to the endpoint before and are not
 // among its ports are no longer forwarded.
 func (fw *firewall) forward(e Endpoint, status Status) error {
 	for _, p := range e.Ports {
@@ -332,6 +334,12 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
+	}
+	sources := sourceElements(e.AllocID, status)
+	for i, set := range sourceSets(fw.sources) {
+		if _, err := replaceElements(c, set, e.AllocID, sources[i]); err != nil {
+			return err
+		}
 	}
 	isNew := false
 	for _, address := range []netip.Addr{status.Address, status.Address6} {
@@ -412,13 +420,24 @@ func checkOwners(allocID string, added []element, existing []nftables.SetElement
 	return obsolete, nil
 }
 
-// unforward removes the forwarded ports of allocations in one transaction.
+// unforward removes the forwarded ports of allocations, and what they may send from, in one transaction.
 func (b *Bridge) unforward(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	table := newTable(b.config.Name)
+	ports, sources := newTable(b.config.Name), newSourceTable(b.config.Name)
+	if err := deleteElements(c, ports, portMaps(ports), allocIDs); err != nil {
+		return err
+	}
+	if err := deleteElements(c, sources, sourceSets(sources), allocIDs); err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// deleteElements deletes the elements of allocations in the sets of a table. It does nothing if there is no table.
+func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
 	// The errors of the library do not wrap ENOENT.
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
@@ -431,7 +450,7 @@ func (b *Bridge) unforward(allocIDs map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	for _, set := range portMaps(table) {
+	for _, set := range sets {
 		if !slices.ContainsFunc(present, func(s *nftables.Set) bool { return s.Name == set.Name }) {
 			continue // an earlier version has written the table
 		}
@@ -452,18 +471,21 @@ func (b *Bridge) unforward(allocIDs map[string]bool) error {
 			return err
 		}
 	}
-	return c.Flush()
+	return nil
 }
 
-// deleteTable deletes the table of a bridge. It does nothing if there is none.
-func deleteTable(bridge string) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+// deleteTables deletes the tables of a bridge. It does nothing if there are none.
+func deleteTables(bridge string) error {
+	var errs []error
+	for _, table := range []*nftables.Table{newTable(bridge), newSourceTable(bridge)} {
+		c, err := nftables.New()
+		if err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+		c.DelTable(table)
+		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("nftables: delete table %s: %w", table.Name, err))
+		}
 	}
-	c.DelTable(newTable(bridge))
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("nftables: delete table %s: %w", tableName(bridge), err)
-	}
-	return nil
+	return errors.Join(errs...)
 }

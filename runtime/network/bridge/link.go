@@ -125,27 +125,47 @@ func createDevice(name string) (*netlink.Bridge, error) {
 	return device, nil
 }
 
-// setSysctls sets the parameters of the kernel without which it forwards nothing.
+// sysctl is a parameter of the kernel, as a path below /proc/sys, with its value.
+type sysctl struct{ path, value string }
+
+// set does nothing if the parameter has the value: the file can be read-only, as in a container.
+func (s sysctl) set() error {
+	path := "/proc/sys/" + s.path
+	if value, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(value)) == s.value {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(s.value), 0); err != nil {
+		return fmt.Errorf("sysctl %s=%s: %w", strings.ReplaceAll(s.path, "/", "."), s.value, err)
+	}
+	return nil
+}
+
+// setSysctls sets the parameters of the kernel without which it forwards nothing, and those by which the machine takes
+// no routes and addresses from namespaces.
 func (b *Bridge) setSysctls() error {
-	sysctls := []string{
-		"net/ipv4/ip_forward",
+	ipv4, ipv6 := "net/ipv4/conf/"+b.config.Name+"/", "net/ipv6/conf/"+b.config.Name+"/"
+	needed := []sysctl{
+		{"net/ipv4/ip_forward", "1"},
 		// Connections from 127.0.0.1 of the machine are forwarded. The table drops packets from
 		// namespaces to 127.0.0.0/8.
-		"net/ipv4/conf/" + b.config.Name + "/route_localnet",
+		{ipv4 + "route_localnet", "1"},
 	}
 	if b.config.Subnet6.IsValid() {
-		sysctls = append(sysctls, "net/ipv6/conf/all/forwarding")
+		needed = append(needed, sysctl{"net/ipv6/conf/all/forwarding", "1"})
 		if err := skipAddressDetection(b.config.Name); err != nil {
 			return err
 		}
 	}
-	for _, name := range sysctls {
-		path := "/proc/sys/" + name
-		if value, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(value)) == "1" {
-			continue // the file can be read-only, as in a container
+	for _, s := range needed {
+		if err := s.set(); err != nil {
+			return err
 		}
-		if err := os.WriteFile(path, []byte("1"), 0); err != nil {
-			return fmt.Errorf("sysctl %s=1: %w", strings.ReplaceAll(name, "/", "."), err)
+	}
+	for _, s := range []sysctl{{ipv6 + "accept_ra", "0"}, {ipv6 + "autoconf", "0"}, {ipv6 + "accept_redirects", "0"}, {ipv4 + "accept_redirects", "0"}} {
+		// The machine can have no IPv6, and a container no writable parameters. The bridge's table drops
+		// the messages before.
+		if err := s.set(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EROFS) {
+			return err
 		}
 	}
 	return nil
