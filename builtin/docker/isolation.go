@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // setIsolation applies the operator's policy to namespaces, capabilities, runtimes and
@@ -145,7 +146,8 @@ func (b *containerBuilder) securityOpt(opt string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	profile, err := os.ReadFile(file)
+	const maxProfile = 1 << 20 // bytes; Docker's own profile has 20 kB
+	profile, err := safepath.ReadFile(file, maxProfile)
 	if err != nil {
 		return "", fmt.Errorf("read the seccomp profile: %w", err)
 	}
