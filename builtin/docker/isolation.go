@@ -69,8 +69,12 @@ func (b *containerBuilder) checkModes() error {
 				mode.option, mode.value, mode.namespace, mode.value)
 		}
 	}
-	if i.CgroupNS == "host" || strings.HasPrefix(i.CgroupNS, "container:") {
-		return fmt.Errorf("cgroupns = %q is refused, because the task would share a namespace: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
+	// Engines have more modes than these, such as a path of a namespace (Podman).
+	if i.CgroupNS != "" && i.CgroupNS != "private" {
+		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
+	}
+	if mode := b.task.NetworkMode; strings.Contains(mode, ":") && !strings.HasPrefix(mode, "container:") {
+		return fmt.Errorf("network_mode = %q is refused, because it is neither a network nor a container: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode)
 	}
 	return nil
 }
