@@ -1,13 +1,16 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +35,9 @@ type escape struct {
 	pids         int64 // limit of the isolated task
 	controlFails bool  // the attempt does not succeed in raw_exec either, because the machine has no such thing
 	byRoot       bool  // only root succeeds in raw_exec
+
+	refused     string // the error of the driver that starts no such task under an agent of root; empty means that it starts
+	controlUser string // user of the task of raw_exec, if it is another
 }
 
 // escapes are attempts that must fail in exec, and succeed in raw_exec. The variables are set by
@@ -72,6 +78,19 @@ var escapes = []escape{
 	{name: "see the interfaces of the machine", script: `test $(wc -l </proc/net/dev) -gt 3`, network: &driver.NetworkIsolation{Mode: driver.NetworkNone}, controlFails: true},
 	{name: "see the terminals of the machine", script: `exec 3<>$TERMINAL`},
 	{name: "see the message queues of the machine", script: `ipcs -q | grep -q $QUEUE`},
+	{name: "make a set-user-id program", script: `cp /usr/bin/id $NOMAD_TASK_DIR/copy && chmod u+s $NOMAD_TASK_DIR/copy`},
+	{name: "make a set-user-id program as a user", script: `cp /usr/bin/id $NOMAD_TASK_DIR/copy && chmod 4755 $NOMAD_TASK_DIR/copy`, user: "nobody"},
+	{name: "install a set-group-id program", script: `install -m 2755 /usr/bin/id $NOMAD_TASK_DIR/copy`, user: "nobody"},
+	{name: "make a directory whose files get its group", script: `mkdir -m 2777 $NOMAD_TASK_DIR/dir`, user: "nobody"},
+	{name: "make a program with a capability", script: `cp /usr/bin/id $NOMAD_TASK_DIR/copy && setcap cap_net_raw+ep $NOMAD_TASK_DIR/copy`, user: "root", byRoot: true},
+	{name: "become root by a capability", script: `setpriv --reuid=0 true`, user: "nobody", controlUser: "root", byRoot: true,
+		config: map[string]any{"cap_add": []any{"setuid"}}, refused: "driver does not allow the following capabilities: setuid"},
+	{name: "read the shadow passwords by a capability", script: `head -c 1 /etc/shadow`, user: "nobody", controlUser: "root", byRoot: true,
+		config: map[string]any{"cap_add": []any{"dac_override"}}, refused: "driver does not allow the following capabilities: dac_override"},
+	{name: "see the processes of the machine by a mode", script: `test -e /proc/$HOST_PID/stat`, user: "nobody",
+		config: map[string]any{"pid_mode": "host"}, refused: "the operator must set allow_pid_mode = true"},
+	{name: "see the message queues of the machine by a mode", script: `ipcs -q | grep -q $QUEUE`, user: "nobody",
+		config: map[string]any{"ipc_mode": "host"}, refused: "the operator must set allow_ipc_mode = true"},
 	{name: "inherit a descriptor", script: `for fd in /proc/$$/fd/*; do case ${fd##*/} in 0|1|2|255) ;; *) test -e $fd && exit 0;; esac; done; exit 1`, controlFails: true},
 }
 
@@ -95,7 +114,7 @@ func TestEscapes(t *testing.T) {
 			if e.controlFails || e.byRoot && !isRoot {
 				return
 			}
-			e.network, e.memoryMB = nil, 0
+			e.network, e.memoryMB, e.user, e.refused = nil, 0, cmp.Or(e.controlUser, e.user), ""
 			control := runEscape(t, e, env, false, func(s *sdk.StartRequest) (sdk.Task, error) {
 				return process.Start(t.Context(), s, process.Command{Path: "/bin/bash", Args: evalScript})
 			})
@@ -188,6 +207,12 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	task, err := start(s)
+	if e.refused != "" && os.Geteuid() != 0 {
+		e.refused = "needs an agent of root"
+	}
+	if e.refused != "" && err != nil && strings.Contains(err.Error(), e.refused) {
+		return 1
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +229,31 @@ func runEscape(t *testing.T, e escape, env map[string]string, inside bool, start
 	if err := task.(sdk.Destroyer).Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if inside {
+		assertNoSetIDFiles(t, s)
+	}
 	return result.ExitCode
+}
+
+// assertNoSetIDFiles asserts that no file of the task has a set-user-ID or set-group-ID bit, except the one
+// that newStartRequest makes.
+func assertNoSetIDFiles(t *testing.T, s *sdk.StartRequest) {
+	t.Helper()
+	for _, dir := range []string{"alloc", "task/local", "task/tmp", "task/secrets"} {
+		err := filepath.WalkDir(filepath.Join(s.AllocDir, dir), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := entry.Info()
+			if err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && path != filepath.Join(s.TaskDir(), "local/id") {
+				t.Errorf("the task leaves %s with the mode %s", path, info.Mode())
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // newStartRequest makes the directories of a task, with the files of the machine, as the agent does.

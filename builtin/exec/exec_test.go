@@ -20,6 +20,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if value := os.Getenv(envProbe); value != "" {
+		probe(value)
+		return
+	}
 	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
 }
 
@@ -34,7 +38,7 @@ func testPlugin() sdktest.Plugin {
 	}
 	return sdktest.Plugin{
 		Path:   os.Args[0],
-		Config: map[string]any{"no_pivot_root": isInitramfs()},
+		Config: map[string]any{"no_pivot_root": isInitramfs(), "allow_pid_mode": true},
 		Tasks: sdktest.Tasks{
 			Shell: shell,
 			Runs:  runs,
@@ -129,7 +133,7 @@ func TestTaskOptions(t *testing.T) {
 		{"a directory that does not exist", nil, map[string]any{"work_dir": "/nowhere"}, nil, "", "work_dir: chdir /nowhere: no such file or directory"},
 		{"a relative directory", nil, map[string]any{"work_dir": "local"}, nil, "", `work_dir "local" is not an absolute path in the root directory of the task`},
 		{"an unknown mode", nil, map[string]any{"pid_mode": "shared"}, nil, "", `pid_mode is "shared"; it must be "private" or "host"`},
-		{"the processes of the machine", nil, map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the processes of the machine", newDriver(t, isolated.Config{AllowPIDMode: true}), map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
 		{"the default mode of the operator", newDriver(t, isolated.Config{PIDMode: "host"}), nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
 		{"the task is process 1", nil, nil, nil, "echo $$", "1\n"},
 		{"a capability of another user", all, map[string]any{"cap_add": []any{"net_raw"}, "cap_drop": []any{"all"}}, nil, "sed -n 's/^Cap[EPA]...*:.//p' /proc/self/status", "0000000000002000\n0000000000002000\n0000000000002000\n"},

@@ -69,6 +69,13 @@ func (c *Config) CheckCredential(cred *syscall.Credential) error {
 	return c.denied.CheckCredential(cred)
 }
 
+// DeniedIDs returns the ids that the operator denies to a task with these ids, and those of denied users.
+func (c *Config) DeniedIDs(cred *syscall.Credential, users []string) (uids, gids idrange.Set) {
+	denied := c.denied
+	denied.Names = users
+	return denied.IDs(cred)
+}
+
 // DecodeState returns the process of a task from the driver state in the task's handle. The drivers
 // store it in the field "process" of their states.
 func DecodeState(driverState []byte) (process.State, error) {

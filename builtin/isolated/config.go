@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
 // Values of pid_mode and ipc_mode.
@@ -23,22 +27,35 @@ type Config struct {
 	NoPivotRoot bool     `codec:"no_pivot_root"`
 	PIDMode     string   `codec:"default_pid_mode"`
 	IPCMode     string   `codec:"default_ipc_mode"`
-	AllowCaps   []string `codec:"allow_caps"` // nil means sandbox.DefaultCapabilities
+	AllowCaps   []string `codec:"allow_caps"` // nil means those with which a task gets no other rights on files and ids
 	Seccomp     *bool    `codec:"seccomp"`    // filter the system calls of tasks; nil means true
+
+	AllowPIDMode      bool `codec:"allow_pid_mode"`       // tasks can have pid_mode "host"
+	AllowIPCMode      bool `codec:"allow_ipc_mode"`       // tasks can have ipc_mode "host"
+	AllowHostModeRoot bool `codec:"allow_host_mode_root"` // tasks of root can have these modes, too
+	AllowSetIDBits    bool `codec:"allow_setid_bits"`     // see sandbox.Options
+
+	// DeniedUsers are users that no task becomes by its capabilities; nil means defaultDeniedUsers. The agent
+	// compares the users of jobs.
+	DeniedUsers []string `codec:"denied_users"`
 }
+
+// defaultDeniedUsers is the default of the agent's user.denylist.
+var defaultDeniedUsers = []string{"root", "Administrator"}
 
 var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 	"no_pivot_root":    hclspec.Default(hclspec.Attr("no_pivot_root", "bool", false), hclspec.Literal("false")),
 	"default_pid_mode": hclspec.Default(hclspec.Attr("default_pid_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
 	"default_ipc_mode": hclspec.Default(hclspec.Attr("default_ipc_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
-	"allow_caps":       hclspec.Default(hclspec.Attr("allow_caps", "list(string)", false), hclspec.Literal(defaultAllowCaps())),
+	"allow_caps":       hclspec.Attr("allow_caps", "list(string)", false), // without a default: what an operator writes counts for more
 	"seccomp":          hclspec.Default(hclspec.Attr("seccomp", "bool", false), hclspec.Literal("true")),
-})
 
-// defaultAllowCaps returns sandbox.DefaultCapabilities as an HCL expression, in capital letters as Nomad writes them.
-func defaultAllowCaps() string {
-	return `["` + strings.ToUpper(strings.Join(sandbox.DefaultCapabilities, `", "`)) + `"]`
-}
+	"allow_pid_mode":       hclspec.Attr("allow_pid_mode", "bool", false),
+	"allow_ipc_mode":       hclspec.Attr("allow_ipc_mode", "bool", false),
+	"allow_host_mode_root": hclspec.Attr("allow_host_mode_root", "bool", false),
+	"allow_setid_bits":     hclspec.Attr("allow_setid_bits", "bool", false),
+	"denied_users":         hclspec.Attr("denied_users", "list(string)", false),
+})
 
 func (c *Config) validate() error {
 	if err := checkMode("default_pid_mode", c.PIDMode); err != nil {
@@ -47,7 +64,7 @@ func (c *Config) validate() error {
 	if err := checkMode("default_ipc_mode", c.IPCMode); err != nil {
 		return err
 	}
-	if _, err := sandbox.ParseCapabilities(c.AllowCaps); err != nil {
+	if _, err := sandbox.ParseAllowed(c.AllowCaps); err != nil {
 		return fmt.Errorf("allow_caps: %w", err)
 	}
 	return c.Config.Validate()
@@ -84,9 +101,38 @@ func TaskSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 	return hclspec.Object(attributes)
 }
 
-// sandboxOptions returns how a task is isolated.
-func (c *Config) sandboxOptions(t *TaskConfig) (sandbox.Options, error) {
-	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoFilter: c.Seccomp != nil && !*c.Seccomp, DefaultUser: defaultUser}
+// grant is an option with which the operator gives tasks more than the defaults.
+type grant struct {
+	option string
+	isSet  bool
+	gives  string
+}
+
+// grants returns the options that are set.
+func (c *Config) grants() []grant {
+	allowed, _ := sandbox.ParseAllowed(c.AllowCaps) // an error is impossible: the configuration was validated
+	const (
+		processes = "see, signal and trace the processes of their user"
+		memory    = "the shared memory of the machine"
+		programs  = "leave set-user-ID programs in their directories and volumes"
+	)
+	return slices.DeleteFunc([]grant{
+		{"allow_caps", allowed.Beyond() != 0, "tasks can have the capabilities " + allowed.Beyond().String()},
+		{"allow_host_mode_root", c.AllowHostModeRoot, "tasks of root can share namespaces of the machine"},
+		{"allow_ipc_mode", c.AllowIPCMode, "tasks can share " + memory},
+		{"allow_pid_mode", c.AllowPIDMode, "tasks can " + processes},
+		{"allow_setid_bits", c.AllowSetIDBits, "tasks can " + programs},
+		{"default_ipc_mode", c.IPCMode == modeHost, "tasks share " + memory},
+		{"default_pid_mode", c.PIDMode == modeHost, "tasks can " + processes},
+		{"seccomp", c.noFilter(), "tasks can make all system calls, and " + programs},
+	}, func(g grant) bool { return !g.isSet })
+}
+
+func (c *Config) noFilter() bool { return c.Seccomp != nil && !*c.Seccomp }
+
+// sandboxOptions returns how a task with these ids is isolated.
+func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbox.Options, error) {
+	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoFilter: c.noFilter(), AllowSetIDBits: c.AllowSetIDBits, DefaultUser: defaultUser}
 	for _, m := range []struct {
 		option, mode, byDefault string
 		host                    *bool
@@ -99,15 +145,55 @@ func (c *Config) sandboxOptions(t *TaskConfig) (sandbox.Options, error) {
 	if t.WorkDir != "" && !filepath.IsAbs(t.WorkDir) {
 		return o, fmt.Errorf("work_dir %q is not an absolute path in the root directory of the task", t.WorkDir)
 	}
-	allowed := c.AllowCaps
-	if allowed == nil { // an empty list allows none
-		allowed = sandbox.DefaultCapabilities
-	}
-	request := sandbox.CapabilityRequest{Allowed: allowed, Add: t.CapAdd, Drop: t.CapDrop}
+	request := sandbox.CapabilityRequest{Allowed: c.AllowCaps, Add: t.CapAdd, Drop: t.CapDrop, IsRoot: cred.Uid == 0, HostMode: o.HostPID || o.HostIPC}
 	if !sandbox.IsRoot() {
 		return o, o.UseUserNamespace(request)
 	}
+	if err := c.checkHostModes(&o, cred); err != nil {
+		return o, err
+	}
 	var err error
-	o.Privileges, err = request.Resolve()
-	return o, err
+	if o.Privileges, err = request.Resolve(); err != nil {
+		return o, err
+	}
+	c.denyIDs(&o, cred)
+	return o, nil
+}
+
+// checkHostModes returns an error if the operator does not allow the namespaces of the host that the task shares. A
+// default mode is the word of the operator, too.
+func (c *Config) checkHostModes(o *sandbox.Options, cred *syscall.Credential) error {
+	for _, m := range []struct {
+		host, allowed          bool
+		option, allowingOption string
+	}{
+		{o.HostPID, c.AllowPIDMode || c.PIDMode == modeHost, "pid_mode", "allow_pid_mode"},
+		{o.HostIPC, c.AllowIPCMode || c.IPCMode == modeHost, "ipc_mode", "allow_ipc_mode"},
+	} {
+		switch {
+		case !m.host:
+		case !m.allowed:
+			return fmt.Errorf("%s = %q is refused: the operator must set %s = true in the configuration of the driver", m.option, modeHost, m.allowingOption)
+		case cred.Uid == 0 && !c.AllowHostModeRoot:
+			return fmt.Errorf("%s = %q is refused for a task of root: the operator must set allow_host_mode_root = true in the configuration of the driver, or the task must have another user", m.option, modeHost)
+		}
+	}
+	return nil
+}
+
+const idCapabilities = sandbox.Capabilities(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
+
+// denyIDs denies ids to a task that has the capability to take others.
+func (c *Config) denyIDs(o *sandbox.Options, cred *syscall.Credential) {
+	if o.Privileges.Bounding&idCapabilities == 0 {
+		return
+	}
+	users := c.DeniedUsers
+	if users == nil {
+		users = defaultDeniedUsers
+	}
+	o.DeniedUIDs, o.DeniedGIDs = c.DeniedIDs(cred, users)
+	if (o.HostPID || o.HostIPC) && !c.AllowHostModeRoot {
+		o.DeniedUIDs = append(o.DeniedUIDs, idrange.Range{First: 0, Last: 0})
+	}
 }

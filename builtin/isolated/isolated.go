@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -49,7 +51,13 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&newConfig); err != nil {
 		return err
 	}
-	return d.SetConfig(newConfig)
+	if err := d.SetConfig(newConfig); err != nil {
+		return err
+	}
+	for _, g := range newConfig.grants() {
+		hclog.Default().Warn("the operator gives tasks more than the defaults", "option", g.option, "gives", g.gives)
+	}
+	return nil
 }
 
 // SetConfig validates and stores a configuration, for tasks that start afterwards.
@@ -83,7 +91,7 @@ func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *
 		return nil, err
 	}
 	t := &Task{}
-	if t.options, err = c.sandboxOptions(tc); err != nil {
+	if t.options, err = c.sandboxOptions(tc, cred); err != nil {
 		return nil, err
 	}
 	command.Dir = tc.WorkDir

@@ -29,7 +29,8 @@ func TestContract(t *testing.T) {
 		t.Skip(err)
 	}
 	sdktest.Driver(t, sdktest.Plugin{
-		Path: os.Args[0],
+		Path:   os.Args[0],
+		Config: map[string]any{"allow_pid_mode": true},
 		Tasks: sdktest.Tasks{
 			// In a PID namespace of its own, a virtual machine that has just started would ignore the stop signal.
 			Runs:  map[string]any{"class": "sun.rmi.registry.RegistryImpl", "args": []any{"0"}, "pid_mode": "host"},

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
@@ -29,6 +32,11 @@ type Options struct {
 	NoFilter    bool       `codec:"no_filter"`     // do not filter system calls
 	Privileges  Privileges `codec:"privileges"`
 	DefaultUser string     `codec:"default_user"` // user of a task that names none
+
+	// AllowSetIDBits, DeniedUIDs and DeniedGIDs are those of the filter: see seccomp.Profile.
+	AllowSetIDBits bool        `codec:"allow_setid_bits"`
+	DeniedUIDs     idrange.Set `codec:"denied_uids"`
+	DeniedGIDs     idrange.Set `codec:"denied_gids"`
 
 	// UserNamespace isolates the task in a user namespace, for a driver that is not root; see
 	// UseUserNamespace.
@@ -152,12 +160,41 @@ func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
 		c.User.Ambient = uint64(o.Privileges.Ambient)
 	}
 	if !o.NoFilter {
-		c.User.Filter = filterBytes(seccomp.Default(c.User.Bounding))
+		if c.User.Filter, err = o.filter(); err != nil {
+			return nil, err
+		}
 	}
 	if !c.Join {
 		c.Root, err = s.root()
 	}
 	return c, err
+}
+
+// compiledFilter is a filter with the profile that it was compiled for.
+type compiledFilter struct {
+	profile seccomp.Profile
+	bytes   []byte
+}
+
+// lastFilter is the filter of the last task: most tasks have the same profile, because a few tasks name
+// capabilities.
+var lastFilter atomic.Pointer[compiledFilter]
+
+// filter returns the filter of system calls, as stage.User has it.
+func (o *Options) filter() ([]byte, error) {
+	profile := seccomp.Profile{
+		Capabilities: uint64(o.Privileges.Bounding), AllowSetIDBits: o.AllowSetIDBits, DeniedUIDs: o.DeniedUIDs, DeniedGIDs: o.DeniedGIDs,
+	}
+	if last := lastFilter.Load(); last != nil && reflect.DeepEqual(last.profile, profile) {
+		return last.bytes, nil
+	}
+	filter, err := profile.Filter()
+	if err != nil {
+		return nil, err
+	}
+	compiled := &compiledFilter{profile, filterBytes(filter)}
+	lastFilter.Store(compiled)
+	return compiled.bytes, nil
 }
 
 func filterBytes(filter []unix.SockFilter) []byte {

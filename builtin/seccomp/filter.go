@@ -1,9 +1,12 @@
 package seccomp
 
 import (
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
 // callsOfCapability are the calls that a task can make if it can have the capability.
@@ -32,8 +35,9 @@ var callsOfCapability = []struct {
 	{unix.CAP_PERFMON, []uint32{unix.SYS_PERF_EVENT_OPEN}},
 }
 
-// Offsets in struct seccomp_data.
-const numberOffset, archOffset, argumentOffset = 0, 4, 16
+// Offsets in struct seccomp_data. An argument has 64 bits, of which the filter loads the lower half: the
+// checked arguments have 32 bits in the kernel, or flags in the lower half only.
+const numberOffset, archOffset, argumentsOffset, argumentSize = 0, 4, 16, 8
 
 // x32Start is the lowest number of the system calls of the x32 ABI.
 const x32Start = 0x40000000
@@ -48,27 +52,46 @@ var (
 	kill       = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_KILL_PROCESS)
 	loadNumber = statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, numberOffset)
 	loadArch   = statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, archOffset)
-
-	// loadArgument loads the lower half of the first argument. The checked arguments have
-	// 32 bits in the kernel, or flags in the lower half only.
-	loadArgument = statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentOffset)
 )
 
 func statement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
+
+func loadArgument(n uint32) unix.SockFilter {
+	return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentsOffset+n*argumentSize)
+}
 
 // jump is a conditional jump: it skips the number of statements for its result.
 func jump(condition uint16, k uint32, ifTrue, ifFalse uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | condition, K: k, Jt: ifTrue, Jf: ifFalse}
 }
 
-// Default returns the filter of a task that can have the capabilities, a set with bit n for
-// capability n. Other calls fail with EPERM. clone3 does not exist for the task, because a
-// filter cannot see its flags, and programs then call clone. A process that makes a call of
-// another architecture, such as i386, is killed.
-func Default(capabilities uint64) []unix.SockFilter {
+// Profile is what the filter of a task depends on.
+type Profile struct {
+	// Capabilities are those that the task can have, a set with bit n for capability n.
+	Capabilities uint64
+
+	// AllowSetIDBits means that the task can give set-user-ID and set-group-ID bits to files.
+	AllowSetIDBits bool
+
+	// DeniedUIDs and DeniedGIDs are ids that the task cannot take by setuid(2), setgid(2) and the calls like them.
+	// They have an effect if the task can have the capabilities that these calls need. setgroups(2)
+	// can then only remove groups, because a filter cannot read its list.
+	DeniedUIDs, DeniedGIDs idrange.Set
+}
+
+// maxDeniedRanges limits the statements for ids: the kernel accepts 4096, and setresuid(2) compares each range
+// with three arguments.
+const maxDeniedRanges = 64
+
+// Filter returns the filter. Calls that it does not allow fail with EPERM. clone3 does not exist for the
+// task, because a filter cannot see its flags, and programs then call clone; neither does openat2, unless the task can
+// set all bits of modes. A process that makes a call of another architecture, such as i386, is killed.
+//
+// It returns an error if the denied ids are too many ranges for a filter.
+func (p Profile) Filter() ([]unix.SockFilter, error) {
 	calls := slices.Concat(allowed[:], allowedOfArch[:])
 	for _, c := range callsOfCapability {
-		if capabilities&(1<<c.capability) != 0 {
+		if p.has(c.capability) {
 			calls = append(calls, c.calls...)
 		}
 	}
@@ -76,26 +99,118 @@ func Default(capabilities uint64) []unix.SockFilter {
 		loadArch, jump(unix.BPF_JEQ, auditArch, 1, 0), kill,
 		loadNumber, jump(unix.BPF_JGE, x32Start, 0, 1), unknown,
 	}
-	if capabilities&(1<<unix.CAP_SYS_ADMIN) == 0 {
-		filter = append(filter, jump(unix.BPF_JEQ, unix.SYS_CLONE3, 0, 1), unknown)
-		filter = appendArgumentCheck(filter, unix.SYS_CLONE, jump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
+	if !p.AllowSetIDBits {
+		for _, c := range slices.Concat(modeCalls[:], modeCallsOfArch[:]) {
+			filter = appendCheck(filter, c.number, c.check()...)
+		}
+		filter = appendCheck(filter, unix.SYS_OPENAT2, unknown) // a filter cannot read its struct open_how
 	}
-	filter = appendArgumentCheck(filter, unix.SYS_SOCKET,
+	if !p.has(unix.CAP_SYS_ADMIN) {
+		filter = appendCheck(filter, unix.SYS_CLONE3, unknown)
+		filter = appendCheck(filter, unix.SYS_CLONE, loadArgument(0), jump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
+	}
+	filter = appendCheck(filter, unix.SYS_SOCKET, loadArgument(0),
 		jump(unix.BPF_JEQ, unix.AF_ALG, 1, 0), jump(unix.BPF_JEQ, unix.AF_VSOCK, 0, 1), deny, allow)
-	filter = appendArgumentCheck(filter, unix.SYS_PERSONALITY,
+	filter = appendCheck(filter, unix.SYS_PERSONALITY, loadArgument(0),
 		jump(unix.BPF_JEQ, 0, 5, 0), jump(unix.BPF_JEQ, 0x8, 4, 0), jump(unix.BPF_JEQ, 0x20000, 3, 0),
 		jump(unix.BPF_JEQ, 0x20008, 2, 0), jump(unix.BPF_JEQ, 0xffffffff, 1, 0), deny, allow)
+	filter, err := p.appendIDChecks(filter)
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range toRanges(calls) {
 		filter = append(filter, jump(unix.BPF_JGT, r.last, 2, 0), jump(unix.BPF_JGE, r.first, 0, 1), allow)
 	}
-	return append(filter, deny)
+	return append(filter, deny), nil
 }
 
-// appendArgumentCheck appends a check of the first argument of a call. The check must end with a
-// return statement.
-func appendArgumentCheck(filter []unix.SockFilter, call uint32, check ...unix.SockFilter) []unix.SockFilter {
-	filter = append(filter, jump(unix.BPF_JEQ, call, 0, uint8(len(check)+1)), loadArgument)
+func (p Profile) has(capability uint) bool { return p.Capabilities&(1<<capability) != 0 }
+
+// appendCheck appends the statements for one call, of which one must be a return statement.
+func appendCheck(filter []unix.SockFilter, call uint32, check ...unix.SockFilter) []unix.SockFilter {
+	if len(check) <= 255 {
+		filter = append(filter, jump(unix.BPF_JEQ, call, 0, uint8(len(check))))
+	} else { // conditional jumps are not longer
+		filter = append(filter, jump(unix.BPF_JEQ, call, 1, 0), statement(unix.BPF_JMP|unix.BPF_JA, uint32(len(check))))
+	}
 	return append(filter, check...)
+}
+
+// modeCall is a system call that sets the mode of a file. mode and flags are the numbers of its arguments.
+type modeCall struct {
+	number, mode uint32
+	flags        uint32 // of open(2), which uses the mode only if the flags say so; 0 means that the call has no flags
+}
+
+// modeCalls are the calls of all architectures. mkdirat is not among them: the kernel ignores these bits there.
+var modeCalls = [...]modeCall{
+	{number: unix.SYS_OPENAT, mode: 3, flags: 2},
+	{number: unix.SYS_FCHMOD, mode: 1}, {number: unix.SYS_FCHMODAT, mode: 2}, {number: unix.SYS_FCHMODAT2, mode: 2},
+	{number: unix.SYS_MKNODAT, mode: 2},
+}
+
+const (
+	setIDBits = unix.S_ISUID | unix.S_ISGID
+
+	// createFlags are the flags of open(2) with which it uses the mode. unix.O_TMPFILE includes O_DIRECTORY.
+	createFlags = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+)
+
+func (c modeCall) check() []unix.SockFilter {
+	check := []unix.SockFilter{loadArgument(c.mode), jump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
+	if c.flags == 0 {
+		return check
+	}
+	return append([]unix.SockFilter{loadArgument(c.flags), jump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
+}
+
+// idCalls are the calls that take ids as their first arguments.
+var idCalls = []struct {
+	capability uint
+	ids        uint32
+	numbers    []uint32
+}{
+	{unix.CAP_SETUID, 1, []uint32{unix.SYS_SETUID, unix.SYS_SETFSUID}},
+	{unix.CAP_SETUID, 2, []uint32{unix.SYS_SETREUID}},
+	{unix.CAP_SETUID, 3, []uint32{unix.SYS_SETRESUID}},
+	{unix.CAP_SETGID, 1, []uint32{unix.SYS_SETGID, unix.SYS_SETFSGID}},
+	{unix.CAP_SETGID, 2, []uint32{unix.SYS_SETREGID}},
+	{unix.CAP_SETGID, 3, []uint32{unix.SYS_SETRESGID}},
+}
+
+// appendIDChecks appends the comparison of ids with the denied ids. A task without the capabilities needs none:
+// no program that it executes has other ids than the task.
+func (p Profile) appendIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, error) {
+	denied := map[uint]idrange.Set{unix.CAP_SETUID: p.DeniedUIDs.Join(), unix.CAP_SETGID: p.DeniedGIDs.Join()}
+	for _, c := range idCalls {
+		ranges := denied[c.capability]
+		if !p.has(c.capability) || len(ranges) == 0 {
+			continue
+		}
+		if len(ranges) > maxDeniedRanges {
+			return nil, fmt.Errorf("the denied ids are %d ranges, and the filter of a task with the capability setuid or setgid can compare %d: deny longer ranges, or remove the capabilities from the task", len(ranges), maxDeniedRanges)
+		}
+		check := idCheck(c.ids, ranges)
+		for _, number := range c.numbers {
+			filter = appendCheck(filter, number, check...)
+		}
+	}
+	if p.has(unix.CAP_SETGID) && len(p.DeniedUIDs)+len(p.DeniedGIDs) > 0 {
+		filter = appendCheck(filter, unix.SYS_SETGROUPS, loadArgument(0), jump(unix.BPF_JEQ, 0, 0, 1), allow, deny)
+	}
+	return filter, nil
+}
+
+// idCheck compares the first arguments with ranges, which must be sorted. -1 is no id: it means that the id stays.
+func idCheck(ids uint32, ranges idrange.Set) []unix.SockFilter {
+	var check []unix.SockFilter
+	for n := range ids {
+		check = append(check, loadArgument(n), jump(unix.BPF_JEQ, 0xffffffff, uint8(3*len(ranges)), 0))
+		for _, r := range ranges {
+			check = append(check, jump(unix.BPF_JGT, r.Last, 2, 0), jump(unix.BPF_JGE, r.First, 0, 1), deny)
+		}
+	}
+	return append(check, allow)
 }
 
 // numberRange is a range of system call numbers, all of which are allowed.

@@ -16,3 +16,9 @@ var allowedOfArch = [...]uint32{
 
 // rawIOCalls need CAP_SYS_RAWIO.
 var rawIOCalls = []uint32{unix.SYS_IOPL, unix.SYS_IOPERM}
+
+// modeCallsOfArch are the further calls of this architecture that set the mode of a file.
+var modeCallsOfArch = [...]modeCall{
+	{number: unix.SYS_OPEN, mode: 2, flags: 1}, {number: unix.SYS_CREAT, mode: 1},
+	{number: unix.SYS_CHMOD, mode: 1}, {number: unix.SYS_MKNOD, mode: 1},
+}

@@ -9,3 +9,6 @@ var allowedOfArch = [...]uint32{}
 
 // rawIOCalls need CAP_SYS_RAWIO.
 var rawIOCalls []uint32
+
+// modeCallsOfArch are the further calls of this architecture that set the mode of a file.
+var modeCallsOfArch = [...]modeCall{}

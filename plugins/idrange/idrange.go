@@ -3,7 +3,9 @@
 package idrange
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -53,6 +55,20 @@ func (s Set) Overlaps(other Range) bool {
 		}
 	}
 	return false
+}
+
+// Join returns the same ids in the fewest ranges, sorted.
+func (s Set) Join() Set {
+	sorted := slices.SortedFunc(slices.Values(s), func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	var joined Set
+	for _, r := range sorted {
+		if n := len(joined) - 1; n >= 0 && uint64(r.First) <= uint64(joined[n].Last)+1 {
+			joined[n].Last = max(joined[n].Last, r.Last)
+			continue
+		}
+		joined = append(joined, r)
+	}
+	return joined
 }
 
 // Len returns the number of ids. An id in two ranges counts twice.

@@ -54,3 +54,21 @@ func TestSetContainsAndOverlaps(t *testing.T) {
 		t.Error("the empty set has ids")
 	}
 }
+
+func TestJoin(t *testing.T) {
+	for text, want := range map[string]Set{
+		"":                                    nil,
+		"7,5-6,1":                             {{1, 1}, {5, 7}},
+		"5-9,6-7,9-12":                        {{5, 12}},
+		"4294967295,0-4294967294":             {{0, 4294967295}},
+		"10-4294967295,4294967295,4294967294": {{10, 4294967295}},
+	} {
+		set, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := set.Join(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is %v, want %v", text, got, want)
+		}
+	}
+}

@@ -66,3 +66,22 @@ func (d *Denied) CheckCredential(cred *syscall.Credential) error {
 	}
 	return nil
 }
+
+// IDs returns the denied ids that a task with these ids must not take: all except its own. It looks up the
+// accounts of this machine.
+func (d *Denied) IDs(own *syscall.Credential) (uids, gids idrange.Set) {
+	uids, gids = slices.Clone(d.UIDs), slices.Clone(d.GIDs)
+	for _, denied := range d.Names {
+		forbidden, err := Lookup(denied)
+		if err != nil {
+			continue // no account has this name
+		}
+		if forbidden.Uid != own.Uid {
+			uids = append(uids, idrange.Range{First: forbidden.Uid, Last: forbidden.Uid})
+		}
+		if forbidden.Gid != own.Gid && !slices.Contains(own.Groups, forbidden.Gid) {
+			gids = append(gids, idrange.Range{First: forbidden.Gid, Last: forbidden.Gid})
+		}
+	}
+	return uids, gids
+}
