@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -21,6 +23,33 @@ func TestConfigIsChecked(t *testing.T) {
 	} {
 		if err := new(Driver).SetConfig(c); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
+
+// An empty list is not an absent one.
+func TestListsInBlock(t *testing.T) {
+	for _, test := range []struct {
+		body       map[string]any
+		caps, deny bool
+	}{
+		{nil, false, false},
+		{map[string]any{"allow_caps": []any{}, "denied_users": []any{}}, true, true},
+	} {
+		value, diags := block.Decode(configSchema, test.body, nil)
+		if diags.HasErrors() {
+			t.Fatal(diags)
+		}
+		text, err := block.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c Config
+		if err := hclspec.UnmarshalExact(text, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.AllowCaps != nil != test.caps || c.DeniedUsers != nil != test.deny {
+			t.Errorf("%v: %#v, %#v", test.body, c.AllowCaps, c.DeniedUsers)
 		}
 	}
 }

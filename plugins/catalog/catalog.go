@@ -42,6 +42,9 @@ type Builtin struct {
 	// Config is the configuration if no plugin block has one.
 	Config map[string]any
 
+	// Options are added to the configuration if it does not have them.
+	Options map[string]any
+
 	// OnDemand means that the process is stopped soon after the first fingerprint, and runs again when a task
 	// needs it. Without it an unused process runs for a minute.
 	OnDemand bool
@@ -284,12 +287,21 @@ func (b Builtin) entry(block *PluginBlock) Entry {
 	if e.Args == nil {
 		e.Args = []string{"plugin", "serve", b.Name}
 	}
-	if b.Config != nil && (block == nil || block.Config == nil) {
+	own := b.Config
+	if block != nil && block.Config != nil {
+		own = block.Config
+	}
+	if b.Options != nil {
+		options := maps.Clone(b.Options)
+		maps.Copy(options, own)
+		own = options
+	}
+	if own != nil {
 		merged := PluginBlock{Name: b.Name}
 		if block != nil {
 			merged = *block
 		}
-		merged.Config = b.Config
+		merged.Config = own
 		e.Block = &merged
 	}
 	return e

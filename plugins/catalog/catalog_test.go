@@ -191,6 +191,29 @@ func TestBuiltinConfig(t *testing.T) {
 	}
 }
 
+func TestBuiltinOptions(t *testing.T) {
+	options := map[string]any{"a": 1, "b": 2}
+	for name, tt := range map[string]struct {
+		blocks []PluginBlock
+		want   string
+	}{
+		"no block":               {nil, "map[a:1 b:2]"},
+		"a block without config": {[]PluginBlock{{Name: "exec"}}, "map[a:1 b:2]"},
+		"a block with config":    {[]PluginBlock{{Name: "exec", Config: map[string]any{"b": 3, "c": 4}}}, "map[a:1 b:3 c:4]"},
+	} {
+		c, err := New(Config{Builtins: []Builtin{{Name: "exec", Options: options}}, Blocks: tt.blocks})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.Entries()[0].Block.Config); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+	if got := fmt.Sprint(options); got != "map[a:1 b:2]" {
+		t.Errorf("the options are now %s", got)
+	}
+}
+
 func TestRelativeDirectory(t *testing.T) {
 	dir := makePluginDir(t, "x")
 	t.Chdir(dir)

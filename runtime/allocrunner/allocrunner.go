@@ -128,7 +128,7 @@ type Runner struct {
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
 // if the allocation cannot be run.
 func New(c Config) (*Runner, error) {
-	alloc, limits := c.Alloc, c.Limits.withDefaults()
+	alloc, limits := c.Alloc, c.Limits.WithDefaults()
 	group := alloc.GetTaskGroup()
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)

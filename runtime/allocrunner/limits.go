@@ -23,7 +23,8 @@ type Limits struct {
 	NomadFileModes     bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults returns the limits with the defaults in place of zero values.
+func (l Limits) WithDefaults() Limits {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration

@@ -63,7 +63,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Options: BuiltinOptions(c, name)}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
@@ -82,6 +82,22 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)
+}
+
+// BuiltinOptions returns the options of a builtin plugin that depend on other blocks of the agent's configuration.
+// nil means none.
+func BuiltinOptions(c *config.Config, name string) map[string]any {
+	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserDrivers == nil {
+		return nil
+	}
+	limits := allocrunner.Limits{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers}.WithDefaults()
+	users := []any{}
+	if slices.Contains(limits.UserCheckedDrivers, name) {
+		for _, user := range limits.UserDenylist {
+			users = append(users, user)
+		}
+	}
+	return map[string]any{"denied_users": users}
 }
 
 // notStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it starts the

@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,30 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 			if reason, listed := plugins.NotStarted()[driver]; listed != (got == "" && !DriverIsDisabled(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
 				t.Errorf("%q: %s is not started because %q", c.text, driver, reason)
 			}
+		}
+	}
+}
+
+// The drivers whose tasks can get capabilities to change their ids know the users that the agent denies.
+func TestDeniedUsersOfDrivers(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "map[]",
+		`"user.denylist" = "root,postgres"`: "map[exec:[root postgres] java:[root postgres]]",
+		`"user.checked_drivers" = "raw_exec,java"`:                              "map[exec:[] java:[root Administrator]]",
+		"\"user.denylist\" = \"www-data\"\n\"user.checked_drivers\" = \"qemu\"": "map[exec:[] java:[]]",
+	} {
+		var c config.Config
+		if diags := c.Parse("agent.hcl", fmt.Appendf(nil, "client {\n options {\n%s\n }\n}", text)); diags.HasErrors() {
+			t.Fatalf("%s: %v", text, diags)
+		}
+		got := map[string]any{}
+		for _, name := range []string{"exec", "java", "qemu", "raw_exec", "docker"} {
+			if options := BuiltinOptions(&c, name); options != nil {
+				got[name] = options["denied_users"]
+			}
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, want %s", text, got, want)
 		}
 	}
 }

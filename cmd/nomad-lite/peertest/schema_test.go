@@ -36,6 +36,9 @@ func acceptedDifferences() []acceptedDifference {
 		none      = "a task of a group with network mode none has a loopback interface of its own"
 		denied    = "java has the same isolation as exec, and so the same options"
 		runs      = "a task of java is a process like one of exec"
+		caps      = "without it a task has no capabilities with which it becomes another user, and no rights on files of others unless it is root"
+		modes     = "a task has a namespace of the machine only if the operator allows it"
+		bits      = "no task leaves a set-user-ID program for other accounts"
 	)
 	list := []acceptedDifference{
 		{"docker", "plugin.infra_image", "by default the driver makes the image itself, so that nothing is pulled"},
@@ -56,6 +59,16 @@ func acceptedDifferences() []acceptedDifference {
 
 		{"raw_exec", "plugin.pids_limit", pidsLimit},
 		{"raw_exec", "capability.MountConfigs", "Nomad's agent rejects a volume_mount with its builtin raw_exec, too; only the driver as an external plugin reports that it mounts volumes, and runs the task without them"},
+	}
+	for _, driver := range []string{"exec", "java"} {
+		list = append(list,
+			acceptedDifference{driver, "plugin.allow_caps", caps},
+			acceptedDifference{driver, "plugin.denied_users", caps},
+			acceptedDifference{driver, "plugin.allow_pid_mode", modes},
+			acceptedDifference{driver, "plugin.allow_ipc_mode", modes},
+			acceptedDifference{driver, "plugin.allow_host_mode_root", modes},
+			acceptedDifference{driver, "plugin.allow_setid_bits", bits},
+		)
 	}
 	if os.Geteuid() != 0 {
 		list = append(list, acceptedDifference{"raw_exec", "plugin.enabled", "an agent that is not root gives no rights that the user does not have"})

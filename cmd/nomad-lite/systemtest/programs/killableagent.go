@@ -44,7 +44,11 @@ func runKillableAgent(dir string, programs ...string) error {
 			return err
 		}
 		for _, f := range files {
-			config.Blocks = append(config.Blocks, catalog.PluginBlock{Name: f.Name()})
+			block := catalog.PluginBlock{Name: f.Name()}
+			if f.Name() == "chroot-driver" {
+				block.Config = map[string]any{"allow_pid_mode": true}
+			}
+			config.Blocks = append(config.Blocks, block)
 			if strings.HasSuffix(f.Name(), "-driver") {
 				continue
 			}
