@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -198,6 +199,9 @@ func runProbe(t *testing.T, d *Driver, config map[string]any, program, user, val
 
 // No system call gives a file a set-user-ID or set-group-ID bit, for any user, unless the operator allows it.
 func TestSetIDBits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts tasks, for a second")
+	}
 	program := copyProgram(t)
 	// In the directory of the test, the control is made by this user.
 	control := osexec.Command(program)
@@ -259,6 +263,9 @@ func linesWithout(text, prefix string) []string {
 
 // A task with the capabilities to change its ids takes those that the operator does not deny.
 func TestSetIDs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts tasks, for a second")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it no task has capabilities")
 	}
@@ -297,6 +304,9 @@ func TestSetIDs(t *testing.T) {
 // A task in the PID namespace of the host has no right on the processes of others, also not on those that have
 // fewer capabilities than tasks can have, unless the operator and the job name the capability for it.
 func TestHostPIDNamespace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts tasks, for a second")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it the mode is refused")
 	}
@@ -307,7 +317,6 @@ func TestHostPIDNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	helper := osexec.Command("setpriv", "--bounding-set=-all", "--inh-caps=-all", "sleep", "1000") // of root
-	helper.Stdin = nil
 	if err := helper.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -391,6 +400,6 @@ func waitExec(t *testing.T, pid int, program string) {
 		if strings.TrimSpace(string(comm)) == program {
 			return
 		}
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -35,6 +35,13 @@ func TestEscapesRootless(t *testing.T) {
 	runAsUser(t, "^TestEscapes$")
 }
 
+func TestSetIDBitsRootless(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs TestSetIDBits a second time")
+	}
+	runAsUser(t, "^TestSetIDBits$")
+}
+
 func TestTaskOptionsRootless(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a container in each case; TestTaskOptions runs")
