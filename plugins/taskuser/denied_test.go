@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
@@ -41,6 +42,30 @@ func TestDeniedByEveryName(t *testing.T) {
 		for _, user := range []string{" " + name, name + " ", "+" + a.uid, "-" + a.uid, "0x" + a.uid, a.uid + ".0"} {
 			if _, err := Lookup(user); err == nil {
 				t.Errorf("%q is a user", user)
+			}
+		}
+	}
+}
+
+// A task must not take the ids of a denied user, in whatever way the entry names the user, except its own.
+func TestIDsOfDeniedUsers(t *testing.T) {
+	for name, a := range machineAccounts(t) {
+		for _, entry := range []string{name, a.uid, "000" + a.uid, "nomad-" + a.uid} {
+			d := Denied{Names: []string{"no-such-account", entry}, UIDs: idrange.Set{{First: 4000, Last: 4001}}, GIDs: idrange.Set{{First: 5000, Last: 5001}}}
+			denied, err := Lookup(entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			uids, gids := d.IDs(&syscall.Credential{Uid: 4711, Gid: 4711})
+			if !uids.Contains(denied.Uid) || !gids.Contains(denied.Gid) || !uids.Contains(4001) || !gids.Contains(5001) {
+				t.Errorf("denied is %q: %v, %v", entry, uids, gids)
+			}
+			uids, gids = d.IDs(&syscall.Credential{Uid: denied.Uid, Gid: 4711, Groups: []uint32{denied.Gid}})
+			if uids.Contains(denied.Uid) || gids.Contains(denied.Gid) || !uids.Contains(4000) || !gids.Contains(5000) {
+				t.Errorf("denied is %q, which the task is: %v, %v", entry, uids, gids)
+			}
+			if len(d.UIDs) != 1 || len(d.GIDs) != 1 {
+				t.Fatalf("the ranges of the operator are now %v, %v", d.UIDs, d.GIDs)
 			}
 		}
 	}

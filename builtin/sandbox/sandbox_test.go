@@ -1,0 +1,63 @@
+package sandbox
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+)
+
+// A driver that recovers a task isolates the commands in it as the task: all options are in the task's state.
+func TestOptionsInState(t *testing.T) {
+	o := Options{
+		HostPID: true, HostIPC: true, NoPivotRoot: true, NoFilter: true, Privileges: Privileges{1 << 7, 1 << 10}, DefaultUser: "nobody",
+		AllowSetIDBits: true, DeniedUIDs: idrange.Set{{First: 1, Last: 1<<32 - 1}}, DeniedGIDs: idrange.Set{{First: 0, Last: 0}, {First: 5, Last: 9}},
+		UserNamespace: true,
+	}
+	for i, v := 0, reflect.ValueOf(o); i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("this test does not set %s", v.Type().Field(i).Name)
+		}
+	}
+	state, err := hclspec.MarshalState(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Options
+	if err := hclspec.UnmarshalState(state, &got); err != nil || !reflect.DeepEqual(got, o) {
+		t.Errorf("%v; got %+v, want %+v", err, got, o)
+	}
+}
+
+func TestFilterIsCompiledForItsOptions(t *testing.T) {
+	denied := idrange.Set{{First: 0, Last: 9}}
+	setuid := Privileges{Bounding: 1 << 7}
+	seen := map[string]int{}
+	options := []Options{{}, {AllowSetIDBits: true}, {Privileges: setuid, DeniedUIDs: denied}, {Privileges: setuid, DeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
+	for i := range 3 * len(options) {
+		filter, err := options[i%len(options)].filter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first, ok := seen[string(filter)]; ok && first != i%len(options) {
+			t.Errorf("options %d and %d have the same filter", first, i%len(options))
+		}
+		seen[string(filter)] = i % len(options)
+	}
+	if len(seen) != len(options) {
+		t.Errorf("%d filters for %d options", len(seen), len(options))
+	}
+	if a, b := mustFilter(t, options[0]), mustFilter(t, options[0]); &a[0] != &b[0] {
+		t.Error("the filter of the last task is compiled again")
+	}
+}
+
+func mustFilter(t *testing.T, o Options) []byte {
+	t.Helper()
+	filter, err := o.filter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filter
+}
