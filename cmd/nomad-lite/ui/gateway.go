@@ -6,23 +6,26 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// gateway is the listener on a loopback port to which a browser is sent. It keeps out other users of the machine and
-// other web sites; see DESIGN.md. Its first visitor is redirected to an address with a secret in the fragment.
+// gateway is the listener on a loopback port to which a browser is sent. It keeps out tasks, other users of the machine
+// and other web sites; see DESIGN.md. The first visitor with the code is sent to an address with a secret in the fragment.
 type gateway struct {
 	listener net.Listener
 	host     string // host:port of the listener, the only accepted Host
 	users    []int
+	code     string // path of the address that leads to the target
+	target   string // where the first visitor with the code is sent
 
-	mu     sync.Mutex
-	target string // where the first visitor is sent; "" after the visit
-
-	visited chan struct{} // closed after the visit
+	mu      sync.Mutex
+	uses    int           // requests with the code
+	visited chan struct{} // closed by the first request with the code
+	reused  chan struct{} // closed by the second request with the code
 }
 
 func newGateway() (*gateway, error) {
@@ -30,17 +33,23 @@ func newGateway() (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gateway{listener: l, host: l.Addr().String(), users: allowedUsers(), visited: make(chan struct{})}, nil
+	return &gateway{
+		listener: l, host: l.Addr().String(), users: allowedUsers(), code: newSecret(),
+		visited: make(chan struct{}), reused: make(chan struct{}),
+	}, nil
 }
 
-// address is the address that a browser is opened with. It has no secret.
-func (g *gateway) address() string { return "http://" + g.host + "/" }
+// address is the address of the listener, without a path.
+func (g *gateway) address() string { return "http://" + g.host }
+
+// codeAddress is the address that leads to the target, once. It is a secret.
+func (g *gateway) codeAddress() string { return g.address() + "/" + g.code }
 
 // peerKey is the context key of whether the connection of a request belongs to an allowed user.
 type peerKey struct{}
 
 // serve serves the listener until ctx ends. next replies to the requests that the gateway has admitted, except those
-// for "/".
+// with the code.
 func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
@@ -51,10 +60,12 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
-			case !g.admits(r):
-				http.Error(w, "Permission denied: this page belongs to another user or another web site", http.StatusForbidden)
-			case r.URL.Path == "/":
-				g.redirect(w, r)
+			case !g.admitsClient(r):
+				http.Error(w, "Permission denied: this page belongs to another user", http.StatusForbidden)
+			case r.Method == http.MethodGet && equalSecrets(r.URL.Path, "/"+g.code):
+				g.sendToTarget(w) // the file that leads here is another site for the browser
+			case !g.admitsSite(r):
+				http.Error(w, "Permission denied: this page belongs to another web site", http.StatusForbidden)
 			default:
 				next.ServeHTTP(w, r)
 			}
@@ -77,32 +88,42 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 	return err
 }
 
-// admits reports whether a request comes from a browser of an allowed user, and not from another web site.
-func (g *gateway) admits(r *http.Request) bool {
+// admitsClient reports whether a request comes from a process of an allowed user, and names the gateway by its address.
+func (g *gateway) admitsClient(r *http.Request) bool {
 	allowed, _ := r.Context().Value(peerKey{}).(bool)
-	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	return allowed && r.Host == g.host && (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == "http://"+g.host)
+	return allowed && r.Host == g.host
 }
 
-// redirect sends the first visitor to the target.
-func (g *gateway) redirect(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
+// admitsSite reports whether a request does not come from another web site.
+func (g *gateway) admitsSite(r *http.Request) bool {
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.address())
+}
+
+// sendToTarget sends the first visitor to the target. A redirect by status would make the page a request from another
+// site, because the browser was sent here by a file.
+func (g *gateway) sendToTarget(w http.ResponseWriter) {
 	g.mu.Lock()
-	target := g.target
-	g.target = ""
-	g.mu.Unlock()
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Referrer-Policy", "no-referrer")
-	if target == "" {
-		http.Error(w, "This address was used before. Run nomad-lite ui again.", http.StatusGone)
+	defer g.mu.Unlock()
+	g.uses++
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	if g.uses > 1 {
+		http.Error(w, usedTwice, http.StatusGone)
+		if g.uses == 2 {
+			close(g.reused)
+		}
 		return
 	}
-	http.Redirect(w, r, target, http.StatusFound)
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, forwardingPage(g.target)) // the browser can have disconnected
 	close(g.visited)
 }
+
+// usedTwice is the text of the page, and of the terminal, after the second use of a code.
+const usedTwice = "The secret that opens the page was used twice: another program of this account has read it. Run nomad-lite ui again"
 
 // equalSecrets compares in constant time.
 func equalSecrets(got, want string) bool {

@@ -75,7 +75,7 @@ func startSession(t *testing.T) (*gateway, *session) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	page := newSession(socketAgent(t), time.Hour, cancel)
+	page := newSession(socketAgent(t), time.Hour, cancel, func() {})
 	g.target = "/ui/" + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() { served <- g.serve(ctx, page) }()
@@ -88,10 +88,10 @@ func startSession(t *testing.T) (*gateway, *session) {
 	return g, page
 }
 
-// fetch sends a request to the gateway, and returns the status, the body and the header Location.
-func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (int, string, string) {
+// fetch sends a request to the gateway, and returns the status and the body.
+func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, strings.TrimSuffix(g.address(), "/")+path, nil)
+	r, err := http.NewRequestWithContext(t.Context(), method, g.address()+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,34 +110,43 @@ func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (in
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply.StatusCode, string(text), reply.Header.Get("Location")
+	return reply.StatusCode, string(text)
 }
 
 func TestSessionOfABrowser(t *testing.T) {
 	g, page := startSession(t)
-	if code, _, to := g.fetch(t, "GET", "/", "Sec-Fetch-Site", "none"); code != http.StatusFound || to != "/ui/"+loginFragment+page.loginSecret {
-		t.Fatalf("the first visit: %d %s", code, to)
+	if code, text := g.fetch(t, "GET", "/"+g.code, "Sec-Fetch-Site", "cross-site"); code != 200 || !strings.Contains(text, "/ui/"+loginFragment+page.loginSecret) {
+		t.Fatalf("the first visit: %d %s", code, text)
 	}
-	if code, _, to := g.fetch(t, "GET", "/"); code != http.StatusGone || to != "" {
-		t.Errorf("the second visit: %d %s", code, to)
+	select {
+	case <-g.reused:
+		t.Fatal("the first visit counts as the second")
+	case <-g.visited:
 	}
-	if code, text, _ := g.fetch(t, "GET", "/ui/static/main.js"); code != 200 || text != `GET /ui/static/main.js token ""` {
+	if code, text := g.fetch(t, "GET", "/"+g.code); code != http.StatusGone || !strings.Contains(text, "another program") || strings.Contains(text, page.loginSecret) {
+		t.Errorf("the second visit: %d %s", code, text)
+	}
+	<-g.reused
+	if code, text := g.fetch(t, "GET", "/ui/static/main.js"); code != 200 || text != `GET /ui/static/main.js token ""` {
 		t.Errorf("a file of the page: %d %s", code, text)
 	}
+	reused := make(chan struct{})
+	page.onReuse = func() { close(reused) }
 	secret := page.loginSecret
-	code, text, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret)
+	code, text := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret)
 	var reply struct{ Token string }
 	if err := json.Unmarshal([]byte(text), &reply); code != 200 || err != nil || reply.Token == "" || reply.Token == secret {
 		t.Fatalf("login: %d %s", code, text)
 	}
-	if code, text, _ := g.fetch(t, "PUT", "/v1/jobs?namespace=*", "X-Nomad-Token", reply.Token); code != 200 || text != `PUT /v1/jobs?namespace=* token ""` {
+	if code, text := g.fetch(t, "PUT", "/v1/jobs?namespace=*", "X-Nomad-Token", reply.Token); code != 200 || text != `PUT /v1/jobs?namespace=* token ""` {
 		t.Errorf("a request with the token: %d %s", code, text)
 	}
-	if code, _, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret); code != 403 {
+	if code, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret); code != 403 {
 		t.Errorf("the second login: %d", code)
 	}
+	<-reused
 	for _, token := range []string{"", secret, "wrong"} {
-		if code, text, _ := g.fetch(t, "GET", "/v1/jobs", "X-Nomad-Token", token); code != 403 {
+		if code, text := g.fetch(t, "GET", "/v1/jobs", "X-Nomad-Token", token); code != 403 {
 			t.Errorf("a request with the token %q: %d %s", token, code, text)
 		}
 	}
@@ -148,7 +157,7 @@ func TestLoginOfASessionExpires(t *testing.T) {
 	page.mu.Lock()
 	page.loginExpires = time.Now()
 	page.mu.Unlock()
-	if code, _, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", page.loginSecret); code != 403 {
+	if code, _ := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", page.loginSecret); code != 403 {
 		t.Errorf("a late login: %d", code)
 	}
 }
@@ -165,14 +174,17 @@ func TestOtherWebSitesAreRejected(t *testing.T) {
 	} {
 		for _, path := range []string{"/", "/ui/", "/v1/jobs", "/v1/agent/login"} {
 			for _, method := range []string{"GET", "POST"} {
-				if code, text, to := g.fetch(t, method, path, append(header, "X-Nomad-Token", page.token)...); code != 403 || to != "" {
-					t.Errorf("%s: %s %s: %d %s %s", name, method, path, code, text, to)
+				if code, text := g.fetch(t, method, path, append(header, "X-Nomad-Token", page.token)...); code != 403 {
+					t.Errorf("%s: %s %s: %d %s", name, method, path, code, text)
 				}
 			}
 		}
 	}
-	if code, _, to := g.fetch(t, "GET", "/"); code != http.StatusFound || to == "" {
-		t.Errorf("the visit of the browser after these: %d %s", code, to)
+	if code, _ := g.fetch(t, "POST", "/"+g.code); code != 403 {
+		t.Errorf("a form that has the code: %d", code)
+	}
+	if code, text := g.fetch(t, "GET", "/"+g.code); code != 200 {
+		t.Errorf("the visit of the browser after these: %d %s", code, text)
 	}
 }
 
@@ -180,7 +192,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to run a process as another user")
 	}
-	g, page := startSession(t)
+	g, _ := startSession(t)
 	program := filepath.Join(t.TempDir(), "fetch") // the directory of the test binary is closed to other users
 	text, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -206,7 +218,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	for _, path := range []string{"/", "/ui/", "/v1/agent/login", "/" + loginFragment + page.loginSecret} {
+	for _, path := range []string{"/", "/ui/", "/v1/agent/login", "/" + g.code} {
 		if code := fetch(4242, path); code != "403" {
 			t.Errorf("%s as another user: %s", path, code)
 		}
@@ -266,7 +278,7 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 
 func TestIdleSessionEnds(t *testing.T) {
 	ended := make(chan struct{})
-	page := newSession("/nowhere", 50*time.Millisecond, func() { close(ended) })
+	page := newSession("/nowhere", 50*time.Millisecond, func() { close(ended) }, nil)
 	page.begin()
 	select {
 	case <-ended:

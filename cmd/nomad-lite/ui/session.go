@@ -32,23 +32,26 @@ type session struct {
 	agentClient *http.Client // connects to the socket of the agent
 	forward     http.Handler
 	idleTime    time.Duration
+	onReuse     func() // called by the second exchange of the one-time secret
 
 	mu           sync.Mutex
-	loginSecret  string // "" after its use
+	loginSecret  string
+	loginUses    int // exchanges of the secret, accepted or not
 	loginExpires time.Time
 	open         int // requests in progress
 	idle         *time.Timer
 }
 
-// newSession returns a session for the agent at a socket. end is called when the session was idle.
-func newSession(socket string, idleTime time.Duration, end func()) *session {
+// newSession returns a session for the agent at a socket. end is called when the session was idle, onReuse when the
+// one-time secret was used a second time.
+func newSession(socket string, idleTime time.Duration, end, onReuse func()) *session {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}
 	s := &session{
-		token: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTime: idleTime,
+		token: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTime: idleTime, onReuse: onReuse,
 		agentClient: &http.Client{Transport: transport}, idle: time.AfterFunc(idleTime, end),
 	}
 	s.forward = &httputil.ReverseProxy{
@@ -103,12 +106,17 @@ func (s *session) end() {
 
 // logIn exchanges the one-time secret for the token of the session.
 func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
+	known, uses := equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret), 0
 	s.mu.Lock()
-	valid := s.loginSecret != "" && equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret) && time.Now().Before(s.loginExpires)
-	if valid {
-		s.loginSecret = ""
+	if known {
+		s.loginUses++
+		uses = s.loginUses
 	}
+	valid := uses == 1 && time.Now().Before(s.loginExpires)
 	s.mu.Unlock()
+	if uses == 2 {
+		s.onReuse()
+	}
 	w.Header().Set("Cache-Control", "no-store")
 	if !valid {
 		http.Error(w, "Permission denied: this login has expired, or was used before", http.StatusForbidden)

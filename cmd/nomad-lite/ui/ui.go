@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
 const uiHelp = `Open the web page of the agent in a browser, or the page about a job, an allocation or a
@@ -22,8 +25,13 @@ node. The browser is the command in BROWSER, or xdg-open on a desktop. Without a
 address is printed.
 
 The page of an agent that listens only on its unix socket is served by this command on a
-loopback port, which only browsers of this user can use, until Ctrl-C or until the page has sent
+loopback port, which only the browser that it opens can use, until Ctrl-C or until the page has sent
 no request for ten minutes, for example because it is closed or hidden.
+
+The browser gets a one-time secret from a file that only this user can read. When the page or
+the terminal shows that another program has used the secret, a program of this user is hostile:
+stop it, then remove the file token of the agent's data directory, and restart the agent, which
+makes a new token.
 
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
@@ -125,32 +133,62 @@ const loginFragment = "#login="
 // openWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has read the
 // address, at most as long as the secret is valid.
 func openWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
-	target := address + loginFragment + secret
-	if o.showURL {
-		return printAddress(o, target, s)
-	}
 	g, err := newGateway()
 	if err != nil {
 		return err
 	}
-	g.target = target
+	g.target = address + loginFragment + secret
 	ctx, cancel := context.WithTimeout(ctx, loginLifetime)
 	defer cancel()
 	served := make(chan error, 1)
-	go func() { served <- g.serve(ctx, http.NotFoundHandler()) }()
-	if !openBrowserOrWarn(g.address(), s) {
-		cancel()
-		return errors.Join(<-served, printAddress(o, target, s))
+	go func() {
+		err := g.serve(ctx, http.NotFoundHandler())
+		cancel() // a listener that fails gives the browser nothing
+		served <- err
+	}()
+	err = openTarget(ctx, o, g, address, s)
+	cancel()
+	return errors.Join(<-served, err)
+}
+
+// errNotOpened is the error of a browser that was started and did not open the page.
+var errNotOpened = errors.New("the browser did not open the page: nomad-lite ui -show-url prints its address, with -authenticate if the agent requires a token")
+
+// openTarget starts the browser with a file that leads to the gateway, and blocks until the browser has followed it, or
+// until ctx ends. Without a browser it prints the target. shown is the address without the secret.
+func openTarget(ctx context.Context, o options, g *gateway, shown string, s *cli.Streams) error {
+	if o.showURL {
+		return printAddress(o, g.target, s)
 	}
-	fmt.Fprintf(s.Out, "Opening URL %q\n", address)
+	file, err := newHandover(g.codeAddress())
+	if err != nil {
+		return err
+	}
+	if !openBrowserOrWarn(file.address(), s) {
+		return errors.Join(file.remove(), printAddress(o, g.target, s))
+	}
+	fmt.Fprintf(s.Out, "Opening URL %q\n", shown)
 	select {
 	case <-g.visited:
-		cancel()
-		return <-served
+		return file.remove()
 	case <-ctx.Done():
-		return errors.Join(<-served, errors.New("the browser did not open the page: nomad-lite ui -authenticate -show-url prints its address"))
+		return errors.Join(file.remove(), errNotOpened)
+	case <-time.After(slowBrowserTime):
+	}
+	if terminal.IsTerminal(s.Err) { // tasks can read a file to which standard error goes
+		fmt.Fprintf(s.Err, "==> the browser has not opened the page; this address opens it, once:\n    %s\n", g.target)
+	}
+	select {
+	case <-g.visited:
+		return file.remove()
+	case <-ctx.Done():
+		return errors.Join(file.remove(), errNotOpened)
 	}
 }
+
+// slowBrowserTime is how long openTarget waits for the browser before it prints the address. A browser that cannot read
+// the file shows an error, which it does not report.
+const slowBrowserTime = 5 * time.Second
 
 // serveSocket serves the page of an agent that listens only on its unix socket, until ctx ends or the session is idle.
 func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) error {
@@ -163,25 +201,49 @@ func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) er
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	socket := strings.TrimPrefix(o.client.ClientConfig().Address, "unix://")
-	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) })
-	target := strings.TrimSuffix(g.address(), "/") + path + loginFragment + page.loginSecret
-	g.target = target
+	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
+		fmt.Fprintln(s.Err, "warning: the one-time secret of the page was used twice: if you have not opened the address twice, press Ctrl-C, which ends the session")
+	})
+	g.target = g.address() + path + loginFragment + page.loginSecret
 	served := make(chan error, 1)
-	go func() { served <- g.serve(ctx, page) }()
-	if !o.showURL && openBrowserOrWarn(g.address(), s) {
-		fmt.Fprintf(s.Out, "Opening URL %q\n", g.address())
-	} else {
-		err = printAddress(o, target, s)
-	}
+	go func() {
+		err := g.serve(ctx, page)
+		cancel(nil)
+		served <- err
+	}()
 	fmt.Fprintln(s.Err, "==> the agent listens only on its socket: this command serves its page until Ctrl-C")
-	err = errors.Join(err, <-served)
-	if errors.Is(context.Cause(ctx), errIdle) {
+	var opening sync.WaitGroup
+	var openErr error
+	opening.Go(func() {
+		openCtx, cancelOpening := context.WithTimeout(ctx, loginLifetime)
+		defer cancelOpening()
+		openErr = openTarget(openCtx, o, g, g.address()+path, s)
+		if errors.Is(openErr, errNotOpened) {
+			openErr = nil // the person can have used the printed address
+		} else if openErr != nil {
+			cancel(openErr)
+		}
+	})
+	select {
+	case <-g.reused:
+		cancel(errUsedTwice)
+	case <-ctx.Done():
+	}
+	opening.Wait()
+	err = errors.Join(<-served, openErr)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errUsedTwice):
+		err = errors.Join(err, cause)
+	case errors.Is(cause, errIdle):
 		fmt.Fprintf(s.Err, "==> no request for %s, the page is no longer served\n", sessionIdleTime)
 	}
 	return err
 }
 
-var errIdle = errors.New("the session was idle")
+var (
+	errIdle      = errors.New("the session was idle")
+	errUsedTwice = errors.New("the session has ended: " + usedTwice)
+)
 
 // createLoginSecret returns a one-time secret for the agent, "" if the agent requires no token.
 func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {

@@ -33,6 +33,7 @@ export function showForm(main, accepted) {
       token.set(input.value.trim());
       try {
         await get(probe);
+        loginError = "";
         accepted();
       } catch (err) {
         token.set(before);
@@ -40,13 +41,16 @@ export function showForm(main, accepted) {
       }
     },
   }, h("label", { for: "token" }, "Token of the agent"), input, h("button", null, "Log in"), error);
-  main.append(h("h1", null, "Log in"),
+  main.append(h("h1", null, "Log in"), loginError && h("p", { role: "alert", class: "error" }, loginError),
     h("p", null, token.get() ? "The agent no longer accepts the token of this tab, or the token does not permit this page. " : null,
       "The token is in the file ", h("code", null, "token"), " of the agent's data directory. ", h("code", null, "nomad-lite ui -authenticate"), " opens this page with it."), form);
   input.focus();
 }
 
 const fragment = "#login=";
+
+// loginError is the reason why the one-time secret of the address was not accepted, until a token is.
+let loginError = "";
 
 // logInByFragment exchanges the one-time secret in the fragment of the address for the token, if there is one, and
 // removes it from the address and the history.
@@ -57,7 +61,8 @@ export async function logInByFragment() {
   try {
     const reply = await send("/v1/agent/login", { method: "POST", headers: { "X-Nomad-Token": secret } });
     token.set((await reply.json()).Token);
-  } catch {
+  } catch (err) {
     // The page that follows shows the form.
+    loginError = err.status === 403 ? "The one-time secret of this address has expired or was used before. If you have not used it, another program of your account has: see nomad-lite ui -help." : err.message;
   }
 }
