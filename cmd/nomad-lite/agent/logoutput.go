@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
@@ -15,7 +16,7 @@ import (
 // colours on a terminal. JSON has whole ids.
 func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 	options := &hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogLocation,
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.JSONWriter(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogLocation,
 	}
 	if !c.LogJSON {
 		options.Output = shortIDWriter{s.Err}

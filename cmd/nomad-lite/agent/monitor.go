@@ -77,9 +77,13 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 		"node_id":              node,
 		"server_id":            o.serverID,
 	}
+	out := s.Out
+	if o.json {
+		out = s.JSON()
+	}
 	frames, errs := c.Agent().Monitor(ctx.Done(), q)
 	err = streaming.FrameReader{OnData: func(data []byte) error {
-		_, err := s.Out.Write(data)
+		_, err := out.Write(data)
 		return err
 	}}.Read(ctx, frames, errs)
 	if err != nil {

@@ -18,6 +18,9 @@ type Streams struct {
 	NoColour, ForceColour bool
 }
 
+// JSON returns standard output for JSON, which a terminal gets in a form without control characters.
+func (s *Streams) JSON() io.Writer { return terminal.JSONWriter(s.Out) }
+
 // SupportsColours reports whether output to w can have colours.
 func (s *Streams) SupportsColours(w io.Writer) bool {
 	switch {

@@ -251,7 +251,7 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 	if err := p.printLastStored(); err != nil {
 		return err
 	}
-	_, err := io.WriteString(p.streams.Out, line)
+	_, err := io.WriteString(p.out(), line)
 	return err
 }
 
@@ -261,8 +261,15 @@ func (p *eventPrinter) printLastStored() error {
 	p.storedPrinted = p.o.last > 0
 	text := strings.Join(p.lastStored, "")
 	p.lastStored = nil
-	_, err := io.WriteString(p.streams.Out, text)
+	_, err := io.WriteString(p.out(), text)
 	return err
+}
+
+func (p *eventPrinter) out() io.Writer {
+	if p.o.json {
+		return p.streams.JSON()
+	}
+	return p.streams.Out
 }
 
 // timeWidth is the width of a time with an offset from UTC.

@@ -49,6 +49,8 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if f.TTY {
+		// A program with a terminal draws on it.
+		session.Stdout, session.Stderr = terminal.Raw(s.Out), terminal.Raw(s.Err)
 		restore, err := session.attachTerminal(ctx, s, f.escapeChar, cancel)
 		if err != nil {
 			return err
@@ -145,7 +147,7 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 			e.Stdin = &escapeReader{r: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
 	}
-	out, ok := s.Out.(*os.File)
+	out, ok := terminal.File(s.Out)
 	if !ok || !term.IsTerminal(int(out.Fd())) {
 		return restore, nil
 	}

@@ -43,7 +43,7 @@ func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Strea
 		return err
 	}
 	clearServerFields(job)
-	return jobspec.Encode(s.Out, job)
+	return jobspec.Encode(s.JSON(), job)
 }
 
 // clearServerFields removes the fields that an agent has set from a job.

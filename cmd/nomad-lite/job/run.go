@@ -70,7 +70,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 				return err
 			}
 			if o.printJSON {
-				return jobspec.Encode(s.Out, job.Job)
+				return jobspec.Encode(s.JSON(), job.Job)
 			}
 			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},

@@ -60,7 +60,7 @@ func printSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) 
 	if err := errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
-	encoder := json.NewEncoder(s.Out)
+	encoder := json.NewEncoder(s.JSON())
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(jobspec.JSONSchema(schemas)); err != nil {

@@ -82,7 +82,7 @@ func printPoolsJSON(s *cli.Streams, pools []*api.NodePool) error {
 		text.WriteByte('\n')
 	}
 	text.WriteString("]\n")
-	_, err := s.Out.Write(text.Bytes())
+	_, err := s.JSON().Write(text.Bytes())
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"os"
@@ -106,7 +107,11 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 			fmt.Fprintf(s.Err, "< %s: %s\n", pair[0], pair[1])
 		}
 	}
-	last := &lastByteWriter{w: s.Out}
+	out := s.Out
+	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind == "application/json" {
+		out = s.JSON()
+	}
+	last := &lastByteWriter{w: out}
 	if _, err := io.Copy(last, answer.Body); err != nil {
 		return apiclient.WrapError("read the answer", err)
 	}

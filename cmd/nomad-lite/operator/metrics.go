@@ -71,6 +71,10 @@ func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("read metrics", err)
 	}
-	_, err = s.Out.Write(metrics)
+	out := s.JSON()
+	if o.outputFormat == "prometheus" {
+		out = s.Out
+	}
+	_, err = out.Write(metrics)
 	return err
 }

@@ -41,6 +41,9 @@ func printRootKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error
 	p := output.NewPage(s)
 	t := output.NewTable("Key", "State", "Create Time", "Publish Time")
 	for _, k := range keys {
+		if k == nil {
+			continue // an odd server
+		}
 		published := "<none>"
 		if k.PublishTime > 0 {
 			published = output.FormatDate(k.PublishTime)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,11 +58,11 @@ func newStateInspectCommand(s *cli.Streams) *cobra.Command {
 			}
 			switch len(args) {
 			case 1:
-				return printState(s.Out, contents, asJSON)
+				return printState(s, contents, asJSON)
 			case 2:
-				return printTable(s.Out, contents, args[1], asJSON)
+				return printTable(s, contents, args[1], asJSON)
 			default:
-				return printRecord(s.Out, contents, args[1], args[2])
+				return printRecord(s, contents, args[1], args[2])
 			}
 		},
 	}
@@ -119,7 +118,7 @@ type tableSummary struct {
 	Bytes   int
 }
 
-func printState(w io.Writer, c *store.Contents, asJSON bool) error {
+func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 	var tableSummaries []tableSummary
 	for _, r := range c.Records {
 		i := slices.IndexFunc(tableSummaries, func(row tableSummary) bool { return row.Table == r.Table })
@@ -150,10 +149,10 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 		for _, d := range c.Damage {
 			out.Damage = append(out.Damage, d.RecordName())
 		}
-		return printStateJSON(w, out)
+		return printStateJSON(s, out)
 	}
-	fmt.Fprintf(w, "Size   %d\nIndex  %d\n\n", c.Size, c.Index)
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(s.Out, "Size   %d\nIndex  %d\n\n", c.Size, c.Index)
+	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Table\tRecords\tBytes")
 	for _, row := range tableSummaries {
 		fmt.Fprintf(tab, "%s\t%d\t%d\n", row.Table, row.Records, row.Bytes)
@@ -162,21 +161,21 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 		return err
 	}
 	if len(c.Quarantine) > 0 {
-		fmt.Fprintln(w, "\nQuarantine")
+		fmt.Fprintln(s.Out, "\nQuarantine")
 		for _, q := range c.Quarantine {
-			fmt.Fprintf(w, "%s %q: %s (%d bytes, %s)\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339))
+			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339))
 		}
 	}
 	if len(c.Damage) > 0 {
-		fmt.Fprintln(w, "\nDamage")
+		fmt.Fprintln(s.Out, "\nDamage")
 		for _, d := range c.Damage {
-			fmt.Fprintln(w, d.RecordName())
+			fmt.Fprintln(s.Out, d.RecordName())
 		}
 	}
 	return nil
 }
 
-func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error {
+func printTable(s *cli.Streams, c *store.Contents, table string, asJSON bool) error {
 	records, err := findRecords(c, table)
 	if err != nil {
 		return err
@@ -188,9 +187,9 @@ func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error
 				return err
 			}
 		}
-		return printStateJSON(w, objects)
+		return printStateJSON(s, objects)
 	}
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Key\tIndex\tBytes")
 	for _, r := range records {
 		fmt.Fprintf(tab, "%s\t%d\t%d\n", r.Key, r.Index, r.Bytes)
@@ -198,7 +197,7 @@ func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error
 	return tab.Flush()
 }
 
-func printRecord(w io.Writer, c *store.Contents, table, key string) error {
+func printRecord(s *cli.Streams, c *store.Contents, table, key string) error {
 	records, err := findRecords(c, table)
 	if err != nil {
 		return err
@@ -217,7 +216,7 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 	if err != nil {
 		return err
 	}
-	return printStateJSON(w, object)
+	return printStateJSON(s, object)
 }
 
 func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
@@ -236,8 +235,8 @@ func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
 	return tableRecords, nil
 }
 
-func printStateJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
+func printStateJSON(s *cli.Streams, v any) error {
+	encoder := json.NewEncoder(s.JSON())
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(v)

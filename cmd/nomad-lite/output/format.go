@@ -66,7 +66,7 @@ func PrintJSON(s *cli.Streams, value any) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(s.Out, text)
+	_, err = io.WriteString(s.JSON(), text)
 	return err
 }
 

@@ -91,7 +91,7 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 	case found == nil:
 		return err
 	case asJSON:
-		encoder := json.NewEncoder(s.Out)
+		encoder := json.NewEncoder(s.JSON())
 		encoder.SetIndent("", "    ")
 		return errors.Join(encoder.Encode(found), err)
 	}

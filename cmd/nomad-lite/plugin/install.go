@@ -121,7 +121,7 @@ func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Stream
 		t.Row(f.Name, f.State, f.SHA256, installed, f.Source)
 	}
 	if asJSON {
-		encoder := json.NewEncoder(s.Out)
+		encoder := json.NewEncoder(s.JSON())
 		encoder.SetIndent("", "    ")
 		return errors.Join(encoder.Encode(files), exitErr)
 	}

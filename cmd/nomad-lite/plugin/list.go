@@ -121,7 +121,7 @@ func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) erro
 		}
 	}
 	if asJSON {
-		encoder := json.NewEncoder(s.Out)
+		encoder := json.NewEncoder(s.JSON())
 		encoder.SetIndent("", "    ")
 		if err := encoder.Encode(rows); err != nil {
 			return err

@@ -154,7 +154,7 @@ func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, ju
 	}
 	var printErr error
 	var results []sdktest.Result
-	encoder := json.NewEncoder(s.Out)
+	encoder := json.NewEncoder(s.JSON())
 	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
 		results = append(results, r)
 		if !asJSON {

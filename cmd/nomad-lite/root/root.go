@@ -130,6 +130,9 @@ func Execute(args []string, s *cli.Streams) int {
 	if serve := findHelperProcess(args, s); serve != nil {
 		return exitCode(serve(), s)
 	}
+	safe := *s
+	s = &safe
+	s.Out, s.Err = terminal.NewWriter(s.Out), terminal.NewWriter(s.Err) // for all text of agents and tasks
 	s.CommandLine = args
 	root := newCommand(s)
 	root.SetArgs(toLongFlags(root, args))

@@ -48,7 +48,7 @@ type failureRecord struct {
 func NewJSON(s *cli.Streams) *View {
 	v := newView(nil)
 	v.json = true
-	v.out = v.newOutputStream(s, s.Out, &v.mu)
+	v.out = v.newOutputStream(s, s.JSON(), &v.mu)
 	v.err = v.out
 	v.wg.Go(v.run)
 	return v

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -30,8 +31,8 @@ const (
 // if standard output is a pipe: the reader of the pipe can write to the same terminal, and the
 // screen would erase its text.
 func NewScreen(stdout, stderr io.Writer) *Screen {
-	file, _ := stderr.(*os.File)
-	out, ok := stdout.(*os.File)
+	file, _ := File(stderr)
+	out, ok := File(stdout)
 	if !SupportsCursor(stderr) || !ok {
 		return nil
 	}
@@ -53,17 +54,18 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}}
 }
 
-// Show writes whole lines of text, and then draws the live lines that live returns.
+// Show writes whole lines of text, and then draws the live lines that live returns, both in the form of SanitizeText.
 func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
 	if up := s.drawnRowCount(columns); up > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", up)
 	}
-	b.Write(text)
+	b.Write(SanitizeText(text, true))
 	s.drawnWidths = s.drawnWidths[:0]
 	if columns > 0 {
 		for _, line := range live(columns, rows) {
+			line = strings.ReplaceAll(string(SanitizeText([]byte(line), true)), "\n", " ")
 			b.WriteString(disableWrap + line + enableWrap + "\n")
 			s.drawnWidths = append(s.drawnWidths, DisplayWidth(line))
 		}

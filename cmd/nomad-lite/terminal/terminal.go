@@ -7,23 +7,32 @@ import (
 	"golang.org/x/term"
 )
 
+// File returns the file of a stream, which can be a Writer.
+func File(stream any) (*os.File, bool) {
+	if w, ok := stream.(*Writer); ok {
+		return w.file, true
+	}
+	file, ok := stream.(*os.File)
+	return file, ok
+}
+
 // SupportsCursor reports whether a stream is a terminal on which the cursor can be moved.
 func SupportsCursor(w io.Writer) bool {
-	file, ok := w.(*os.File)
+	file, ok := File(w)
 	name := os.Getenv("TERM")
 	return ok && term.IsTerminal(int(file.Fd())) && name != "" && name != "dumb"
 }
 
 // IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
-	file, ok := stream.(*os.File)
+	file, ok := File(stream)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // SameFile reports whether two streams write to the same file.
 func SameFile(a, b io.Writer) bool {
-	fileA, okA := a.(*os.File)
-	fileB, okB := b.(*os.File)
+	fileA, okA := File(a)
+	fileB, okB := File(b)
 	if !okA || !okB {
 		return a == b
 	}

@@ -16,18 +16,31 @@ const (
 	ColourReset  = "\x1b[0m"
 )
 
-// SanitizeText removes the characters and sequences from a text that would move the cursor or change
-// the terminal. Of control characters and sequences it keeps only tabs, newlines and, if colours is
-// set, colours. A carriage return inside of a line becomes a newline.
+// SanitizeText removes the characters and sequences from a text that would move the cursor, change the
+// terminal, reorder the text that follows, or be invisible. Of control characters and sequences it keeps only
+// tabs, newlines and, if colours is set, colours. A carriage return inside of a line becomes a newline, a
+// separator of lines a space, and an invalid byte U+FFFD.
 func SanitizeText(text []byte, colours bool) []byte {
-	out := make([]byte, 0, len(text))
+	out, _ := sanitizeComplete(text, colours, true)
+	return out
+}
+
+// sanitizeComplete is SanitizeText. Without atEnd it returns the end of the text, too, if that is the start of a
+// character or a sequence, which more text completes.
+func sanitizeComplete(text []byte, colours, atEnd bool) (out, rest []byte) {
+	out = make([]byte, 0, len(text))
 	coloured := false
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRune(text[i:])
+		complete := r != utf8.RuneError || utf8.FullRune(text[i:])
+		if r == '\x1b' {
+			size, complete = escapeSequence(text[i:])
+		}
 		switch {
+		case !atEnd && (!complete || r == '\r' && i+1 == len(text)):
+			rest, text = text[i:], text[:i]
 		case r == '\x1b':
-			size = EscapeSequenceLength(text[i:])
-			if colours && size > 2 && text[i+1] == '[' && text[i+size-1] == 'm' {
+			if colours && isColour(text[i:i+size]) {
 				out = append(out, text[i:i+size]...)
 				coloured = size > 3 && string(text[i:i+size]) != ColourReset
 			}
@@ -35,21 +48,56 @@ func SanitizeText(text []byte, colours bool) []byte {
 			out = append(out, '\n')
 		case r == '\n' && coloured:
 			out, coloured = append(out, ColourReset+"\n"...), false
-		case r == '\n', r == '\t', !unicode.IsControl(r):
-			out = append(out, text[i:i+size]...)
+		case r == '\n', r == '\t':
+			out = append(out, byte(r))
+		case unicode.In(r, unicode.Zl, unicode.Zp):
+			out = append(out, ' ')
+		case !isUnsafe(r):
+			out = utf8.AppendRune(out, r)
 		}
 		i += size
 	}
 	if coloured {
 		out = append(out, ColourReset...)
 	}
-	return out
+	return out, rest
+}
+
+// isUnsafe reports whether a character can control a terminal, or has an effect on other text without being seen.
+func isUnsafe(r rune) bool {
+	switch {
+	case r < 0x7f:
+		return r < ' '
+	case r == '\u200c', r == '\u200d', unicode.Is(unicode.Prepended_Concatenation_Mark, r):
+		return false // they join other characters, in words and in emoji, or are visible
+	}
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// isColour reports whether an escape sequence selects colours and attributes of text. A sequence with another
+// character before its final m changes the keyboard.
+func isColour(sequence []byte) bool {
+	if len(sequence) < 3 || sequence[1] != '[' || sequence[len(sequence)-1] != 'm' {
+		return false
+	}
+	for _, c := range sequence[2 : len(sequence)-1] {
+		if (c < '0' || c > '9') && c != ';' && c != ':' {
+			return false
+		}
+	}
+	return true
 }
 
 // EscapeSequenceLength returns the length of the escape sequence at the start of text.
 func EscapeSequenceLength(text []byte) int {
+	size, _ := escapeSequence(text)
+	return size
+}
+
+// escapeSequence returns the length of the escape sequence at the start of text, and whether the text has its end.
+func escapeSequence(text []byte) (size int, complete bool) {
 	if len(text) < 2 {
-		return len(text)
+		return len(text), false
 	}
 	ends := func(c byte) bool { return c >= 0x40 && c <= 0x7e }
 	switch text[1] {
@@ -57,17 +105,17 @@ func EscapeSequenceLength(text []byte) int {
 	case ']', 'P', 'X', '^', '_': // a control string, which ends with BEL or ESC \
 		ends = func(c byte) bool { return c == '\a' || c == '\\' }
 	default:
-		return 2
+		return 2, true
 	}
 	for i, c := range text[2:] {
 		switch {
 		case ends(c):
-			return i + 3
+			return i + 3, true
 		case c == '\n' || c == '\r': // the sequence is cut off
-			return i + 2
+			return i + 2, true
 		}
 	}
-	return len(text)
+	return len(text), false
 }
 
 // FirstLine returns the first line of a text.

@@ -13,7 +13,12 @@ func TestSanitizeText(t *testing.T) {
 		"a\x1b[12\nb":             "a\nb",
 		"a\bb\x00c\u009bd":        "abcd",
 		"50%\r100%\r\n":           "50%\n100%\n",
-		"\xff\xfe\n":              "\xff\xfe\n",
+		"\xff\xfe\n":              "\ufffd\ufffd\n",
+		"a\x9b2Jb":                "a\ufffd2Jb",
+		"a\u202eb\u2066c\u200bd":  "abcd",
+		"a\u2028b\u2029c":         "a b c",
+		"\x1b[>4;2mb\x1b[?4m":     "b",
+		"👩\u200d💻 \u0600":         "👩\u200d💻 \u0600",
 	} {
 		if got := SanitizeText([]byte(text), true); string(got) != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

@@ -55,11 +55,8 @@ func SanitizeLine(text string) string {
 	var b strings.Builder
 	marks := 0
 	for _, r := range string(SanitizeText([]byte(text), false)) {
-		switch {
-		case r == '\n', r == '\t', r == '\u2028', r == '\u2029':
+		if r == '\n' || r == '\t' {
 			r = ' '
-		case unicode.Is(unicode.Bidi_Control, r):
-			continue
 		}
 		if RuneWidth(r) > 0 {
 			marks = 0

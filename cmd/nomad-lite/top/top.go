@@ -78,7 +78,7 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 		return err
 	}
 	in, hasInput := s.In.(*os.File)
-	out, hasOutput := s.Out.(*os.File)
+	out, hasOutput := terminal.File(s.Out)
 	if o.once || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
 		return printOnce(ctx, c, listed, o, s)
 	}

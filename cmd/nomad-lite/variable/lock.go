@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
 const lockHelp = `Run a command while nobody else holds the lock of a variable.
@@ -151,7 +152,7 @@ func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) 
 		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, terminal.Raw(s.Out), terminal.Raw(s.Err)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = commandShutdownTimeout
 	err := cmd.Run()

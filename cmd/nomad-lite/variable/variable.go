@@ -135,7 +135,7 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 // printVariableJSON writes a variable, or a list of variables, as JSON, with the indentation and the
 // order of fields of Nomad's command line, which all other commands do not have.
 func printVariableJSON(s *cli.Streams, value any) error {
-	encoder := json.NewEncoder(s.Out)
+	encoder := json.NewEncoder(s.JSON())
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(value)
