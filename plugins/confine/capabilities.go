@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepProcessCapabilities removes all capabilities except keep from all threads of a root
-// process, and from every program that it starts. The main function must call it before it
+// KeepProcessCapabilities removes all capabilities except keep and CAP_BLOCK_SUSPEND from all threads of
+// a root process, and from every program that it starts. The main function must call it before it
 // opens or starts anything: in a program with cgo, KeepProcessCapabilities executes the
 // program again, with the same arguments, and returns nil in the second execution. Without
 // root it has no effect. After an error some threads can have fewer capabilities than
@@ -20,7 +20,9 @@ func KeepProcessCapabilities(keep ...uint) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	var keptCaps uint64
+	// The second execution is dumpable until its first init function. No task of root has CAP_BLOCK_SUSPEND, so that the kernel
+	// lets none trace a process that has it.
+	keptCaps := uint64(1 << unix.CAP_BLOCK_SUSPEND)
 	for _, c := range keep {
 		keptCaps |= 1 << c
 	}

@@ -74,7 +74,7 @@ func keepChownAndPrintCaps() int {
 }
 
 // Neither another thread nor a program that the process starts has more than the kept
-// capabilities.
+// capabilities and CAP_BLOCK_SUSPEND.
 func TestKeepProcessCapabilities(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which has capabilities")
@@ -89,8 +89,8 @@ func TestKeepProcessCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	one := fmt.Appendf(nil, "CapInh:\t%016x\nCapPrm:\t%016[2]x\nCapEff:\t%016[2]x\nCapBnd:\t%016[2]x\nCapAmb:\t%016[1]x\n", 0, 1<<unix.CAP_CHOWN)
+	one := fmt.Appendf(nil, "CapInh:\t%016x\nCapPrm:\t%016[2]x\nCapEff:\t%016[2]x\nCapBnd:\t%016[2]x\nCapAmb:\t%016[1]x\n", 0, 1<<unix.CAP_CHOWN|1<<unix.CAP_BLOCK_SUSPEND)
 	if n := bytes.Count(out, one); n < 3 || n*len(one) != len(out) {
-		t.Errorf("not each thread and program has CAP_CHOWN alone:\n%s", out)
+		t.Errorf("not each thread and program has CAP_CHOWN and CAP_BLOCK_SUSPEND alone:\n%s", out)
 	}
 }

@@ -227,6 +227,8 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		fds = nil
 	case opGetFDs:
 		out, resp = k.getFDsLocked(req)
+	case opGetProgram:
+		out, resp = k.openProgramLocked(req.Process)
 	case opRemoveFD:
 		for _, key := range req.Keys {
 			k.removeFDLocked(key)

@@ -226,7 +226,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 		return l, nil
 	}
 	defer exe.Close()
-	if same, err := l.keeperID.SameExecutable(exe); same || err != nil {
+	if same, err := sameExecutable(ctx, l.keeperID, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
 		return l, nil
 	}
 	logger := c.cfg.Logger.With("pid", l.keeperID.PID, "dir", c.cfg.Dir)

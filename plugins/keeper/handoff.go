@@ -30,6 +30,7 @@ type handoffState struct {
 	StoredFDs    []storedFDRecord `json:"held,omitempty"`
 	ManagedProcs []process.ID     `json:"wards,omitempty"`
 	SpawnedProcs []process.ID     `json:"spawned,omitempty"`
+	Programs     []programRecord  `json:"programs,omitempty"`
 	// SessionLeaderStatuses: in the order in which the processes ended.
 	SessionLeaderStatuses []statusRecord `json:"leaders,omitempty"`
 	NonLeaderStatuses     []statusRecord `json:"others,omitempty"`
@@ -39,6 +40,12 @@ type storedFDRecord struct {
 	Key               string `json:"key"`
 	FD                int    `json:"fd"`
 	DrainWithoutAgent bool   `json:"drain,omitempty"`
+}
+
+// programRecord is the descriptor of the program of a spawned process.
+type programRecord struct {
+	Process process.ID `json:"process"`
+	FD      int        `json:"fd"`
 }
 
 type statusRecord struct {
@@ -98,6 +105,9 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 	for _, h := range k.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}
+	for _, fd := range k.programs {
+		errs = append(errs, keep(fd))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("replace keeper: keep descriptors open: %w", err)
 	}
@@ -119,6 +129,9 @@ func (k *server) handoffStateLocked() *handoffState {
 	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
+	}
+	for p, fd := range k.programs {
+		e.Programs = append(e.Programs, programRecord{p, fd})
 	}
 	return e
 }
@@ -161,12 +174,18 @@ func (l *execHandoff) readState() (*handoffState, error) {
 	for _, h := range e.StoredFDs {
 		unix.CloseOnExec(h.FD)
 	}
+	for _, r := range e.Programs {
+		unix.CloseOnExec(r.FD)
+	}
 	return e, nil
 }
 
 // restoreTo copies the state into a server that has not started yet.
 func (e *handoffState) restoreTo(k *server) {
 	k.managedProcs, k.spawnedProcs = e.ManagedProcs, e.SpawnedProcs
+	for _, r := range e.Programs {
+		k.programs[r.Process] = r.FD
+	}
 	for _, s := range e.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
 	}

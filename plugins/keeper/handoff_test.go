@@ -51,6 +51,9 @@ func oldBuildAgentMain(dir string) int {
 		}
 		long := sh("echo before; exec sleep 1000")
 		long.Stdout, long.Stderr = task, plugin
+		if long.Executable, err = os.Open(long.Path); err != nil {
+			return err
+		}
 		if l.Task, err = c.Spawn(ctx, long); err != nil {
 			return err
 		}
@@ -144,6 +147,8 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if _, err := io.ReadFull(held, b); err != nil || string(b) != "before" {
 		t.Errorf("read %q, %v", b, err)
 	}
+	expectHeldProgram(t, c, l.Task, "/bin/sh")
+	expectHeldProgram(t, c, l.Keeper, "/proc/self/exe")
 	if !l.Task.Alive() {
 		t.Error("the task is gone")
 	}

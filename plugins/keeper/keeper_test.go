@@ -39,6 +39,8 @@ func TestMain(m *testing.M) {
 			os.Exit(agentMain(os.Args[2:]))
 		case "old-agent":
 			os.Exit(oldBuildAgentMain(os.Args[2]))
+		case "undumpable":
+			os.Exit(undumpableMain())
 		case "driver":
 			os.Exit(driverMain(os.Args[2:]))
 		}

@@ -211,8 +211,9 @@ type server struct {
 	conns         map[*serverConn]bool
 	agents        agentConns
 	storedFDs     map[string]*storedFD
-	managedProcs  []process.ID // processes of an earlier keeper, which the agent has passed to AdoptProcess
-	spawnedProcs  []process.ID // processes that this keeper started on request: plugins and the log collector
+	managedProcs  []process.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
+	spawnedProcs  []process.ID       // processes that this keeper started on request: plugins and the log collector
+	programs      map[process.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
 	exitStatuses  exitStatusCache
 	trimmer       *memtrim.Trimmer
 	exitWaiters   map[process.ID][]exitWaiter
@@ -227,6 +228,7 @@ func newServer(s keeperSetup, self process.ID) *server {
 		conns:         map[*serverConn]bool{},
 		agents:        agentConns{zeroSince: time.Now()},
 		storedFDs:     map[string]*storedFD{},
+		programs:      map[process.ID]int{},
 		exitWaiters:   map[process.ID][]exitWaiter{},
 		watchedPidfds: map[process.ID]*process.Pidfd{},
 	}

@@ -84,6 +84,12 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.spawnedProcs = append(k.spawnedProcs, child)
+	if exec >= 0 {
+		// Without a free descriptor, an agent that may not read the program from /proc replaces the process.
+		if fd, err := duplicateFD(exec); err == nil {
+			k.programs[child] = fd
+		}
+	}
 	return child, nil
 }
 

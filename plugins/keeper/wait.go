@@ -81,6 +81,10 @@ func (k *server) recordExit(p process.ID, status process.ExitStatus, leader bool
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.spawnedProcs = slices.DeleteFunc(k.spawnedProcs, func(s process.ID) bool { return s == p })
+	if fd, found := k.programs[p]; found {
+		unix.Close(fd)
+		delete(k.programs, p)
+	}
 	k.exitStatuses.add(p, status, leader)
 	k.respondToWaitersLocked(p, response{Status: status})
 }

@@ -40,7 +40,8 @@ const (
 	opGetFDs              op = "take"
 	opRemoveFD            op = "drop"
 	opListFDs             op = "keys"
-	opAdoptProcesses      op = "adopt" // the request contains the processes that a dead keeper has started
+	opGetProgram          op = "program" // the response has a descriptor of the program of the process
+	opAdoptProcesses      op = "adopt"   // the request contains the processes that a dead keeper has started
 	opSetEphemeral        op = "ephemeral"
 	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
 	opEndWithoutTasks op = "end-without-tasks"
@@ -56,7 +57,7 @@ type request struct {
 	Op      op           `json:"op"`
 	IsAgent bool         `json:"agent,omitempty"` // in the request hello: the client is an agent
 	Spawn   *spawnParams `json:"spawn,omitempty"`
-	Process process.ID   `json:"process,omitzero"` // in the requests wait and confirm: the process
+	Process process.ID   `json:"process,omitzero"` // in the requests wait, confirm and program: the process
 	// in the requests hold, take and drop: one key per descriptor.
 	Keys []string `json:"keys,omitempty"`
 	// in the request hold: whether the keeper drains each descriptor.

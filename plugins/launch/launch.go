@@ -42,6 +42,7 @@ type Keeper interface {
 	StoreAndDrainFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
+	SameExecutable(context.Context, process.ID, *os.File) (bool, error)
 }
 
 // Config describes the plugin to start and how to connect to it.

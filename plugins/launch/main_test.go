@@ -193,6 +193,10 @@ func (d *inProcessKeeper) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
+func (d *inProcessKeeper) SameExecutable(_ context.Context, p process.ID, file *os.File) (bool, error) {
+	return p.SameExecutable(file)
+}
+
 func (d *inProcessKeeper) RemoveFD(_ context.Context, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -44,9 +44,9 @@ var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 var ErrResourceExhausted = errors.New("out of descriptors or memory")
 
 // RunsExecutable reports whether the process of a ReattachConfig executes the file, as
-// [process.ID.SameExecutable] does. The error can be ErrResourceExhausted.
-func (r ReattachConfig) RunsExecutable(file *os.File) (bool, error) {
-	same, err := process.ID{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
+// [keeper.Client.SameExecutable] does. The error can be ErrResourceExhausted.
+func (r ReattachConfig) RunsExecutable(ctx context.Context, k Keeper, file *os.File) (bool, error) {
+	same, err := k.SameExecutable(ctx, process.ID{PID: r.Pid, StartTime: r.StartTime}, file)
 	if process.IsResourceExhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
 	}

@@ -55,7 +55,8 @@ func (p ID) StartedAt() time.Time {
 
 // SameExecutable reports whether the process executes this file, or a file with the same
 // content. It compares open files, so their paths may have been removed or replaced. The
-// error is os.ErrProcessDone if the process no longer exists.
+// error is os.ErrProcessDone if the process no longer exists, and fs.ErrPermission if the process is
+// not dumpable, or belongs to another user, and this process lacks CAP_SYS_PTRACE.
 func (p ID) SameExecutable(file *os.File) (bool, error) {
 	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
 	if err != nil {
@@ -70,21 +71,26 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 	if !p.Alive() {
 		return false, os.ErrProcessDone
 	}
-	a, err := running.Stat()
+	return SameContent(running, file)
+}
+
+// SameContent reports whether two open files are one file, or have the same content.
+func SameContent(a, b *os.File) (bool, error) {
+	infoA, err := a.Stat()
 	if err != nil {
 		return false, err
 	}
-	b, err := file.Stat()
+	infoB, err := b.Stat()
 	if err != nil {
 		return false, err
 	}
-	if os.SameFile(a, b) {
+	if os.SameFile(infoA, infoB) {
 		return true, nil
 	}
-	if a.Size() != b.Size() {
+	if infoA.Size() != infoB.Size() {
 		return false, nil
 	}
-	return filesEqual(running, file)
+	return filesEqual(a, b)
 }
 
 func filesEqual(a, b *os.File) (bool, error) {

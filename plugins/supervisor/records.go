@@ -158,7 +158,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
 	if same && !binary.IsScript {
-		if same, err = rec.RunsExecutable(binary.File); errors.Is(err, launch.ErrResourceExhausted) {
+		if same, err = rec.RunsExecutable(ctx, cfg.Keeper, binary.File); errors.Is(err, launch.ErrResourceExhausted) {
 			return nil, err
 		} else if err != nil {
 			logger.Debug("program of a running plugin cannot be compared", "error", err)

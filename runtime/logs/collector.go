@@ -63,6 +63,7 @@ type fdStore interface {
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
 	AdoptProcess(context.Context, process.ID) error
+	SameExecutable(context.Context, process.ID, *os.File) (bool, error)
 	Ephemeral() bool
 }
 

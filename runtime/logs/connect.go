@@ -175,7 +175,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 	l, err := c.dialProcess(ctx)
 	if err == nil {
 		switch {
-		case !isOtherBuild(l):
+		case !c.isOtherBuild(ctx, l):
 			// The current keeper adopts the process, because the keeper that started it may have
 			// exited.
 			if err := c.conf.Keeper.AdoptProcess(ctx, l.process); err != nil {
@@ -254,13 +254,13 @@ func (c *Collector) quitPreviousProcesses(ctx context.Context) error {
 }
 
 // isOtherBuild reports whether a process runs a build other than this one.
-func isOtherBuild(l *processConn) bool {
+func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false
 	}
 	defer exe.Close()
-	same, err := l.process.SameExecutable(exe)
+	same, err := c.conf.Keeper.SameExecutable(ctx, l.process, exe)
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	_ "github.com/nomad-lite/nomad-lite/plugins/confine/undumpable" // no process of this program that root starts can be traced
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"

@@ -29,7 +29,7 @@ type processLimits struct {
 
 // capabilityBits are the capabilities in the table of SECURITY.md, with their bits.
 var capabilityBits = map[string]uint64{
-	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
+	"CAP_BLOCK_SUSPEND": 1 << unix.CAP_BLOCK_SUSPEND, "CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
 	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
 	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
 }
@@ -60,7 +60,7 @@ func readProcessLimits(t *testing.T) map[string]processLimits {
 // check compares each thread of a process with a row of the table in SECURITY.md. The capabilities
 // "all" mean those of the test process.
 func (p processLimits) check(pid int, bounded bool) error {
-	all, err := readCapabilityBoundingSet("/proc/self/status")
+	all, err := readCapabilityBoundingSet("/proc/thread-self/status")
 	if err != nil {
 		return err
 	}
@@ -119,8 +119,19 @@ func readCapabilityBoundingSet(status string) (set uint64, err error) {
 	return set, err
 }
 
-// processesWithArgs returns the descendants of the test that were started with arguments.
+// processesWithArgs returns the descendants of the test whose command lines start with args.
 func processesWithArgs(args string) (found []int) {
+	for _, pid := range processesBelow(os.Getpid()) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), args+" ") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// processesBelow returns the descendants of a process.
+func processesBelow(ancestor int) (found []int) {
 	parents := map[int]int{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -137,11 +148,10 @@ func processesWithArgs(args string) (found []int) {
 	}
 	for pid := range parents {
 		p := pid
-		for p > 1 && p != os.Getpid() {
+		for p > 1 && p != ancestor {
 			p = parents[p]
 		}
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && p == os.Getpid() && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), "nomad-lite "+args+" ") {
+		if p == ancestor && pid != ancestor {
 			found = append(found, pid)
 		}
 	}
@@ -159,26 +169,25 @@ func TestProcessPrivileges(t *testing.T) {
 	checked := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		checkOnce.Do(func() {
-			for _, pid := range processesWithArgs("artifact-download") {
+			for _, pid := range processesWithArgs("nomad-lite artifact-download") {
 				checked = true
 				// The process is in a user namespace of its own, so its bounding set is full.
 				if err := download.check(pid, false); err != nil {
 					t.Errorf("artifact-download: %v", err)
 				}
+				assertUntraceable(t, "artifact-download", pid)
 			}
 		})
 		fmt.Fprint(w, "text")
 	}))
 	defer server.Close()
 	s := systemtest.StartTestAgent(t, false, "plugin \"exec\" {}\nplugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
-	alloc := s.Run("powers", "service", "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
+	isolated := systemtest.NewShellTask("isolated", "true; "+systemtest.SleepForeverScript, func(task *api.Task) { task.Driver, task.User = "exec", "nobody" })
+	alloc := s.Run("powers", "service", "running", isolated, systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
 	}))
-	if !checked {
-		t.Error("no process downloads")
-	}
 	s.WaitUntil("the hook script has run", func() (string, bool) {
 		for _, e := range s.ReadAlloc(alloc.ID).TaskStates["t"].Events {
 			if strings.Contains(e.DisplayMessage, "poststart: true") {
@@ -187,12 +196,16 @@ func TestProcessPrivileges(t *testing.T) {
 		}
 		return "no event", false
 	})
+	if !checked {
+		t.Error("no process downloads")
+	}
+	assertDumpable(t, "/bin/sh -c true;")
 	seen := 0
 	for args, row := range rows {
 		if args == "artifact-download" {
 			continue
 		}
-		pids := processesWithArgs(args)
+		pids := processesWithArgs("nomad-lite " + args)
 		if len(pids) != 1 {
 			t.Errorf("processes of %q: %v", args, pids)
 			continue
@@ -201,6 +214,7 @@ func TestProcessPrivileges(t *testing.T) {
 		if err := row.check(pids[0], true); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}
+		assertUntraceable(t, args, pids[0])
 	}
 	if seen < 7 {
 		t.Errorf("SECURITY.md has %d rows of processes that run, want 7", seen)
