@@ -12,15 +12,16 @@ import (
 // IsMount reports whether child, opened by a name in the directory parent, is on another mount. It does not
 // compare device numbers, because a bind mount has the same number as its source.
 func IsMount(parent, child int) (bool, error) {
-	p, err := mountID(parent)
+	p, err := MountID(parent)
 	if err != nil {
 		return false, err
 	}
-	c, err := mountID(child)
+	c, err := MountID(child)
 	return p != c, err
 }
 
-func mountID(fd int) (uint64, error) {
+// MountID returns the id of the mount that an open file or directory is on. No two mounts have the same id at a time.
+func MountID(fd int) (uint64, error) {
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
 	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 {

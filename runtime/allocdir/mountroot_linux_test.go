@@ -1,0 +1,405 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// rootMountFixture is a data directory in a mount namespace of its own, which tasks of a root agent use.
+type rootMountFixture struct {
+	dataDir        string
+	tasks          map[string]*TaskDir // by the id of the allocation
+	program        []byte              // prints the user id
+	closed         bool                // no task has been started since the end of the last agent
+	operatorMounts int                 // on the directory of the allocations
+}
+
+// withRootMountFixture calls f with a data directory on a file system whose mounts have a propagation.
+func withRootMountFixture(t *testing.T, propagation uintptr, f func(w *rootMountFixture) error) {
+	t.Helper()
+	base := newPublicTempDir(t)
+	runInMountNamespace(t, func() error {
+		err := errors.Join(
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"),
+			unix.Mount("", base, "", propagation, ""))
+		if err != nil {
+			return err
+		}
+		defer unix.Unmount(base, unix.MNT_DETACH)
+		w := &rootMountFixture{dataDir: filepath.Join(base, "data directory"), tasks: map[string]*TaskDir{}}
+		if w.program, err = os.ReadFile("/usr/bin/id"); err != nil {
+			return err
+		}
+		if err := errors.Join(os.Mkdir(w.dataDir, 0o711), os.Mkdir(w.allocsDir(), 0o711)); err != nil {
+			return err
+		}
+		return f(w)
+	})
+}
+
+func (w *rootMountFixture) allocsDir() string { return filepath.Join(w.dataDir, "alloc") }
+
+// start starts a task. The last figure of the id selects the isolation of its driver.
+func (w *rootMountFixture) start(id string) error {
+	d, err := New(w.allocsDir(), id)
+	if err != nil {
+		return err
+	}
+	if err := d.Build(); err != nil {
+		return err
+	}
+	isolations := []driver.FSIsolation{driver.FSIsolationNone, driver.FSIsolationChroot, driver.FSIsolationImage, driver.FSIsolationUnveil}
+	w.tasks[id], err = d.BuildTask("web", TaskOptions{AdmittedUsers: []string{strconv.Itoa(aliceUID)}, Isolation: isolations[id[len(id)-1]-'0']})
+	return err
+}
+
+func (w *rootMountFixture) destroy(id string) error {
+	d, err := New(w.allocsDir(), id)
+	if err != nil {
+		return err
+	}
+	delete(w.tasks, id)
+	if err := errors.Join(d.DropSecrets("web"), d.Destroy()); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(d.Path()); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is still there: %v", d.Path(), err)
+	}
+	return nil
+}
+
+// countMounts returns the number of mounts on the directory of the allocations, and below it.
+func (w *rootMountFixture) countMounts() (on, below int, err error) {
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(table)) {
+		point := strings.NewReplacer(`\040`, " ", `\134`, `\`).Replace(strings.Fields(line)[4])
+		switch {
+		case point == w.allocsDir():
+			on++
+		case strings.HasPrefix(point, w.allocsDir()+"/"):
+			below++
+		}
+	}
+	return on, below, nil
+}
+
+// attack leaves a set-user-id program of root and a device in the directories of a task, and uses them as another user. It returns
+// what the user obtains.
+func (w *rootMountFixture) attack(task *TaskDir) (gained []string, err error) {
+	for _, dir := range []string{task.LocalDir, filepath.Join(task.SharedAllocDir, "data")} {
+		program, device := filepath.Join(dir, "id"), filepath.Join(dir, "zero")
+		_ = os.Remove(device)
+		err := errors.Join(
+			os.WriteFile(program, w.program, 0o755), os.Chmod(program, 0o755|os.ModeSetuid|os.ModeSetgid),
+			unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))), os.Chmod(device, 0o666))
+		if err != nil {
+			return nil, err
+		}
+		out, err := asAlice(program, "-u").Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", program, err)
+		}
+		if got := strings.TrimSpace(string(out)); got != strconv.Itoa(aliceUID) {
+			gained = append(gained, "user id "+got+" by "+program)
+		}
+		if out, err := asAlice("head", "-c", "1", device).Output(); err == nil {
+			gained = append(gained, fmt.Sprintf("%q of the device %s", out, device))
+		}
+	}
+	return gained, nil
+}
+
+// asAlice returns a command that runs as a user whom the tasks admit to their directories.
+func asAlice(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: aliceUID, Gid: aliceUID}}
+	return cmd
+}
+
+// check compares the mounts and the result of an attack on each task with what they must be.
+func (w *rootMountFixture) check(wantOn int, wantGain bool) error {
+	on, below, err := w.countMounts()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if on != wantOn+w.operatorMounts {
+		errs = append(errs, fmt.Errorf("%d mounts on the directory of the allocations, want %d", on, wantOn+w.operatorMounts))
+	}
+	if len(w.tasks) == 0 && below > 0 {
+		errs = append(errs, fmt.Errorf("%d mounts are left below it", below))
+	}
+	for id, task := range w.tasks {
+		if w.closed {
+			if out, err := asAlice("ls", task.SharedAllocDir).CombinedOutput(); err == nil {
+				errs = append(errs, fmt.Errorf("another user can list a directory of %s: %s", id, out))
+			}
+			continue
+		}
+		gained, err := w.attack(task)
+		if err != nil || (len(gained) > 0) != wantGain {
+			errs = append(errs, fmt.Errorf("tasks of %s let another user have %q, %v", id, gained, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// propagations are the kinds of the mount that a data directory can be on.
+var propagations = map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED}
+
+// The directory of all allocations is mounted once over all sequences of what can happen to it, a program or a device that a
+// task leaves there gives another user nothing while it is mounted, and nothing stays mounted.
+func TestRootMountLifecycles(t *testing.T) {
+	requireRoot(t)
+	if testing.Short() {
+		t.Skip("it starts many processes")
+	}
+	lives := 2
+	if slowtest.Enabled() {
+		lives = 40
+	}
+	for name, propagation := range propagations {
+		for range lives {
+			seed := rand.Uint64()
+			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
+				withRootMountFixture(t, propagation, func(w *rootMountFixture) error {
+					return w.live(rand.New(rand.NewPCG(seed, 0)))
+				})
+			})
+		}
+	}
+}
+
+// live lets random events happen, and after each of them the next agent starts.
+func (w *rootMountFixture) live(r *rand.Rand) error {
+	var history []string
+	step := func(name string, event func() error, wantMounts int) error {
+		history = append(history, name)
+		if err := errors.Join(event(), w.check(wantMounts, false)); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(history, ", "), err)
+		}
+		return nil
+	}
+	restart := func() error { return MountRoot(w.allocsDir()) }
+	if err := step("first agent", restart, 1); err != nil {
+		return err
+	}
+	for range 8 {
+		id := strconv.Itoa(r.IntN(4))
+		var err error
+		switch r.IntN(6) {
+		case 0, 1:
+			err = step("start "+id, func() error { return w.start(id) }, 1)
+		case 2:
+			err = step("destroy "+id, func() error { return w.destroy(id) }, 1)
+		case 3:
+			err = step("move", w.move, 1)
+		case 4:
+			err = step("replace a file of "+id, func() error { return w.replaceFile(id) }, 1)
+		case 5:
+			err = errors.Join(step("end without tasks", w.end, 0), step("agent", restart, 1), step("start all", w.startAll, 1))
+		}
+		if err == nil {
+			err = step("agent", restart, 1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return step("the end", func() error {
+		var errs []error
+		for id := range w.tasks {
+			errs = append(errs, w.destroy(id))
+		}
+		return errors.Join(append(errs, UnmountRoot(w.allocsDir()))...)
+	}, 0)
+}
+
+// move gives the data directory another name.
+func (w *rootMountFixture) move() error {
+	moved := w.dataDir + `\x`
+	if err := os.Rename(w.dataDir, moved); err != nil {
+		return err
+	}
+	w.dataDir = moved
+	return w.startAll()
+}
+
+// replaceFile replaces a file in the directory of a task with one that the agent has written.
+func (w *rootMountFixture) replaceFile(id string) error {
+	if w.tasks[id] == nil {
+		return nil
+	}
+	d, err := New(w.allocsDir(), id)
+	if err != nil {
+		return err
+	}
+	return d.WriteLocal("web", "id", nil)
+}
+
+// end ends all tasks, and the agent.
+func (w *rootMountFixture) end() error {
+	var errs []error
+	for id := range w.tasks {
+		d, err := New(w.allocsDir(), id)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, d.DropSecrets("web"))
+	}
+	w.closed = true
+	errs = append(errs, UnmountRoot(w.allocsDir()))
+	return errors.Join(errs...)
+}
+
+func (w *rootMountFixture) startAll() error {
+	w.closed = false
+	var errs []error
+	for id := range w.tasks {
+		errs = append(errs, w.start(id))
+	}
+	return errors.Join(errs...)
+}
+
+// Without the mount, another user gets what TestRootMountLifecycles attacks: the test can fail.
+func TestWithoutRootMount(t *testing.T) {
+	requireRoot(t)
+	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
+		if err := w.start("0"); err != nil {
+			return err
+		}
+		gained, err := w.attack(w.tasks["0"])
+		if err == nil && len(gained) != 4 {
+			err = fmt.Errorf("another user gets %q, want two programs and two devices", gained)
+		}
+		return err
+	})
+}
+
+// A mount below the directory is made once, although it would appear in each peer of the mount.
+func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
+	requireRoot(t)
+	for name, propagation := range propagations {
+		t.Run(name, func(t *testing.T) {
+			withRootMountFixture(t, propagation, func(w *rootMountFixture) error {
+				if err := errors.Join(MountRoot(w.allocsDir()), w.start("0")); err != nil {
+					return err
+				}
+				_, below, err := w.countMounts()
+				if err == nil && below != 2 {
+					err = fmt.Errorf("%d mounts, want secrets and private", below)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// Tasks of a version without the mount keep their secrets and working directories while the mount is made. Where that is impossible,
+// the mount is not made.
+func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
+	requireRoot(t)
+	withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {
+		ids := []string{"0", "1", "2", "3"}
+		for _, id := range ids {
+			if err := w.start(id); err != nil {
+				return err
+			}
+		}
+		secret := filepath.Join(w.tasks["0"].SecretsDir, "token")
+		cwd, err := openPath(w.tasks["0"].Dir) // the working directory of a running task
+		if err != nil {
+			return err
+		}
+		defer cwd.close()
+		if err := errors.Join(os.WriteFile(secret, []byte("x"), 0o600), MountRoot(w.allocsDir()), w.check(1, false)); err != nil {
+			return err
+		}
+		for _, path := range []string{secret, cwd.procPath() + "/secrets/token"} {
+			if text, err := os.ReadFile(path); string(text) != "x" {
+				return fmt.Errorf("%s: %q, %v", path, text, err)
+			}
+		}
+		for _, id := range ids {
+			if err := w.destroy(id); err != nil {
+				return err
+			}
+		}
+		return errors.Join(w.check(1, false), UnmountRoot(w.allocsDir()), w.check(0, false))
+	})
+	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
+		if err := w.start("0"); err != nil {
+			return err
+		}
+		if err := MountRoot(w.allocsDir()); !errors.Is(err, errMountsBelow) {
+			return fmt.Errorf("got %v, want that tasks of an earlier version have mounts", err)
+		}
+		return errors.Join(w.destroy("0"), w.check(0, false), MountRoot(w.allocsDir()), w.check(1, false))
+	})
+}
+
+// A disk that the operator has mounted on the directory stays. If it has the options already, nothing is mounted on it.
+func TestRootMountOnDiskOfTheOperator(t *testing.T) {
+	requireRoot(t)
+	for _, c := range []struct {
+		name    string
+		options uintptr
+		want    int // mounts on the disk
+	}{{"restricted", unix.MS_NOSUID | unix.MS_NODEV, 0}, {"without options", 0, 1}, {"nosuid", unix.MS_NOSUID, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {
+				if err := unix.Mount("tmpfs", w.allocsDir(), "tmpfs", c.options, "mode=711"); err != nil {
+					return err
+				}
+				w.operatorMounts = 1
+				mount := func() error { return MountRoot(w.allocsDir()) }
+				return errors.Join(mount(), mount(), w.start("0"), w.check(c.want, false), w.destroy("0"), UnmountRoot(w.allocsDir()), w.check(0, false))
+			})
+		})
+	}
+}
+
+// Nothing is mounted if the operator has restricted a directory above, and what the operator has mounted stays.
+func TestRootMountBelowMountOfTheOperator(t *testing.T) {
+	requireRoot(t)
+	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
+		if err := errors.Join(unix.Mount(w.dataDir, w.dataDir, "", unix.MS_BIND, ""),
+			unix.Mount("", w.dataDir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "")); err != nil {
+			return err
+		}
+		err := errors.Join(MountRoot(w.allocsDir()), w.start("0"), w.check(0, false), w.destroy("0"), UnmountRoot(w.allocsDir()))
+		return errors.Join(err, unix.Unmount(w.dataDir, 0))
+	})
+}
+
+// The directories that the mount leaves are closed to other accounts, until a task starts in them again. A link to the data directory is
+// as good as its path.
+func TestUnmountRootClosesDirectories(t *testing.T) {
+	requireRoot(t)
+	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
+		link := w.dataDir + "-link"
+		if err := errors.Join(os.Symlink(w.dataDir, link), MountRoot(link+"/alloc"), w.start("0"), w.start("1"), w.check(1, false)); err != nil {
+			return err
+		}
+		return errors.Join(os.WriteFile(w.allocsDir()+"/file", nil, 0o644), w.end(), w.check(0, false),
+			UnmountRoot(w.allocsDir()), MountRoot(w.allocsDir()), w.startAll(), w.check(1, false))
+	})
+}
