@@ -56,6 +56,10 @@ type Config struct {
 	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
 	EphemeralState bool
 
+	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have
+	// an effect, as Nomad does.
+	AllowSetuid bool
+
 	Node        localnode.Settings
 	Limits      allocrunner.Limits // the agent sets NodeCPU
 	GC          noderunner.GC
@@ -479,8 +483,11 @@ func (a *Agent) Close() error {
 		}
 		a.store = nil
 	}
-	if ended && !a.dataDirectory.temporary {
-		errs = append(errs, a.helperProcesses.sockets.remove())
+	if !a.dataDirectory.temporary {
+		if ended {
+			errs = append(errs, a.helperProcesses.sockets.remove())
+		}
+		errs = append(errs, a.dataDirectory.unmountAllocDirs(ended))
 	}
 	errs = append(errs, a.dataDirectory.close())
 	return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
 // dataDirectory is the data directory of an agent, which is locked until the method close is called.
@@ -27,6 +28,9 @@ func openDirectory(c Config) (*dataDirectory, error) {
 	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
 	if err := d.open(c.Logger); err != nil {
 		return nil, errors.Join(err, d.close())
+	}
+	if os.Geteuid() == 0 {
+		d.mountAllocDirs(c)
 	}
 	return d, nil
 }
@@ -62,6 +66,46 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		return ensureDir(d.allocDirs(), 0o711) // tasks of other users need the permission to traverse the directory
 	}
 	return d.denyOtherUsers()
+}
+
+// mountAllocDirs mounts the directory of the allocations so that set-user-id programs and device files in it have no effect. It
+// logs a warning if they have one nevertheless. It must be called before anything in these directories is opened.
+func (d *dataDirectory) mountAllocDirs(c Config) {
+	var err error
+	if c.AllowSetuid {
+		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
+	} else if err = allocdir.MountRoot(d.allocDirs()); err == nil && hasOwnMountNamespace() {
+		err = errors.New("the agent has a mount namespace of its own, so that other accounts do not see its mounts: have no option such as PrivateTmp= in its unit")
+	}
+	if err != nil {
+		c.Logger.Warn("set-user-id programs and device files in the directories of tasks have an effect", "dir", d.allocDirs(), "error", err)
+	}
+}
+
+// hasOwnMountNamespace reports whether the first process of the machine, or of the container, has another mount namespace. It
+// reports false if the agent is not allowed to know.
+func hasOwnMountNamespace() bool {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	first, err := os.Readlink("/proc/1/ns/mnt")
+	return err == nil && own != first
+}
+
+// unmountAllocDirs removes the mount of mountAllocDirs if no task needs it: ended means that no task runs, and a directory without
+// entries has no allocations.
+func (d *dataDirectory) unmountAllocDirs(ended bool) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if !ended {
+		entries, err := os.ReadDir(d.allocDirs())
+		if err != nil || len(entries) > 0 {
+			return nil // the mount stays for the next agent
+		}
+	}
+	return allocdir.UnmountRoot(d.allocDirs())
 }
 
 // denyOtherUsers makes the data directory inaccessible to other accounts if the agent is not root, because

@@ -185,6 +185,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		DynamicUsers:    dynamicUsers,
 		DataDir:         c.DataDir,
 		Node:            c.Node,
+		AllowSetuid:     c.AllowSetuid,
 		Limits:          limits,
 		EnvDenylist:     c.EnvDenylist,
 		EnvAllowlist:    c.EnvAllowlist,

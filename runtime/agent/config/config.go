@@ -70,6 +70,7 @@ type Config struct {
 	UserDrivers    []string
 	ChrootEnv      map[string]string // files of the host that tasks with isolation chroot see; nil means Nomad's default
 	NomadFileModes bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
+	AllowSetuid    bool              // set-user-id programs and devices in alloc directories have an effect
 	DriverAllow    []string          // nil: all drivers
 	DriverDeny     []string
 	RawExec        *bool // legacy client option that enables raw_exec without a plugin block; nil: not set

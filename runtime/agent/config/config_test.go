@@ -59,6 +59,7 @@ client {
     "env.denylist"           = "DB_PASSWORD, TOKEN"
     "env.allowlist"          = ""
     "alloc_dir.nomad_modes"  = "true"
+    "alloc_dir.allow_setuid" = "true"
     "docker.cleanup.image"   = "false"
   }
   reserved {
@@ -106,12 +107,12 @@ ui {
 	want := []string{
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServersReason,
 		`n.hcl:20: client.servers is ignored: ` + noServersReason,
-		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
-		`n.hcl:44: consul is ignored: ` + noConsulReason,
-		`n.hcl:49: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:59: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
-		`n.hcl:63: no_such is not a setting that is known here, and is ignored`,
-		`n.hcl:67: ui.label is ignored: ` + notImplementedReason,
+		`n.hcl:29: option "docker.cleanup.image" is ignored: it has no meaning here`,
+		`n.hcl:45: consul is ignored: ` + noConsulReason,
+		`n.hcl:50: tls_min_version: tls11 is not safe, tls12 is the least`,
+		`n.hcl:60: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
+		`n.hcl:64: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:68: ui.label is ignored: ` + notImplementedReason,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -133,6 +134,7 @@ ui {
 		{"raw_exec option", *c.RawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
 		{"alloc_dir.nomad_modes", c.NomadFileModes, true},
+		{"alloc_dir.allow_setuid", c.AllowSetuid, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
 		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},

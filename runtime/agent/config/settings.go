@@ -500,7 +500,7 @@ func setLegacyOptions(c *Config, i configItem) error {
 		value := options[name]
 		switch name {
 		case "driver.raw_exec.enable":
-			c.RawExec = new(value == "1" || strings.EqualFold(value, "true"))
+			c.RawExec = new(isTrue(value))
 		case "driver.allowlist", "driver.whitelist":
 			c.DriverAllow = splitCommaList(value)
 		case "driver.denylist", "driver.blacklist":
@@ -514,7 +514,9 @@ func setLegacyOptions(c *Config, i configItem) error {
 		case "user.checked_drivers":
 			c.UserDrivers = splitCommaList(value)
 		case "alloc_dir.nomad_modes":
-			c.NomadFileModes = value == "1" || strings.EqualFold(value, "true")
+			c.NomadFileModes = isTrue(value)
+		case "alloc_dir.allow_setuid":
+			c.AllowSetuid = isTrue(value)
 		default:
 			unknownOptions = append(unknownOptions, name)
 		}
@@ -524,6 +526,9 @@ func setLegacyOptions(c *Config, i configItem) error {
 	}
 	return nil
 }
+
+// isTrue reports whether the value of an option turns it on.
+func isTrue(value string) bool { return value == "1" || strings.EqualFold(value, "true") }
 
 // unknownOptionsError names options that have no effect. Each is reported as a warning.
 type unknownOptionsError struct{ names []string }
