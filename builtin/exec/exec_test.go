@@ -178,6 +178,31 @@ func TestTaskOptions(t *testing.T) {
 	}
 }
 
+// The agent has checked the path of a host volume, which has no link then. One that is there later is not followed.
+func TestLinkInPathOfVolume(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	processtest.OpenDirs(t, dir)
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(dir, "volume"), 0o755), os.Symlink("volume", filepath.Join(dir, "link")), os.WriteFile(filepath.Join(dir, "volume/file"), []byte("of the volume\n"), 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ path, volume, want string }{
+		{"volume", "v", "of the volume\n"}, {"link", "", "of the volume\n"}, // a mount of a hook
+		{"link", "v", "link, which must not lead through a symbolic link"}, {"link/file", "v", "link/file, which must not lead through a symbolic link"},
+	} {
+		change := withMount(driver.Mount{TaskPath: "/local/v", HostPath: filepath.Join(dir, test.path), RequestName: test.volume})
+		if got := runScript(t, &Driver{}, nil, change, "cat /local/v/file"); !strings.Contains(got, test.want) {
+			t.Errorf("%s of the volume %q: got %q, want %q", test.path, test.volume, got, test.want)
+		}
+	}
+}
+
 func newDriver(t *testing.T, c isolated.Config) *Driver {
 	t.Helper()
 	d := &Driver{}

@@ -220,7 +220,7 @@ func (s *Sandbox) root() (*stage.Root, error) {
 		if !ok {
 			return nil, fmt.Errorf("mount %s: the propagation mode %q is unknown", m.TaskPath, m.PropagationMode)
 		}
-		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, ReadOnly: m.Readonly, Propagation: propagation})
+		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, Resolved: m.RequestName != "", ReadOnly: m.Readonly, Propagation: propagation})
 	}
 	for _, d := range s.start.Devices {
 		target := d.TaskPath

@@ -94,7 +94,7 @@ type PortMapping struct {
 // Mount is a host path that is mounted into the task.
 type Mount struct {
 	TaskPath        string
-	HostPath        string
+	HostPath        string // a host volume has no symbolic links here: the host has followed and checked them
 	Readonly        bool
 	PropagationMode string
 	SELinuxLabel    string

@@ -11,10 +11,13 @@ import (
 // userAccount is the user whose access to a path is checked.
 type userAccount struct {
 	uid             int
-	inUserNamespace bool // inUserNamespace: some users of the machine have no id in this user namespace
+	inUserNamespace bool   // inUserNamespace: some users of the machine have no id in this user namespace
+	harm            string // what another user could do, for errors
 }
 
-func currentAccount() userAccount { return userAccount{os.Geteuid(), !allUIDsMapped()} }
+func currentAccount() userAccount {
+	return userAccount{os.Geteuid(), !allUIDsMapped(), "change what the agent runs"}
+}
 
 // overflowUID is the owner that a user namespace shows for files whose owner has no id in
 // the namespace, such as /.
@@ -33,9 +36,9 @@ func (a userAccount) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	case mode&unix.S_ISVTX != 0: // in a sticky directory only the owner of a file can replace it
 		return nil
 	case mode&0o002 != 0:
-		return worldWritableError(dir, mode)
+		return a.worldWritableError(dir, mode)
 	case mode&0o020 != 0 && a.uid == 0 && (acl || st.Gid != 0 && !above(st.Gid)):
-		return groupWritableError(dir, st.Gid, mode)
+		return a.groupWritableError(dir, st.Gid, mode)
 	}
 	return nil
 }
@@ -47,27 +50,27 @@ func (a userAccount) checkDir(dir string, st *unix.Stat_t, acl bool) error {
 	case !a.isSelfOrRoot(st.Uid):
 		return a.ownerError(dir, st.Uid)
 	case mode&0o002 != 0:
-		return worldWritableError(dir, mode)
+		return a.worldWritableError(dir, mode)
 	case mode&0o020 != 0 && (acl || st.Gid != 0 && st.Gid != st.Uid):
-		return groupWritableError(dir, st.Gid, mode)
+		return a.groupWritableError(dir, st.Gid, mode)
 	}
 	return nil
 }
 
 func (a userAccount) ownerError(dir string, owner uint32) error {
-	return fmt.Errorf("%s belongs to user %d, who could change what the agent runs: have user %d own it", dir, owner, a.uid)
+	return fmt.Errorf("%s belongs to user %d, who could %s: have user %d own it", dir, owner, a.harm, a.uid)
 }
 
-func worldWritableError(dir string, mode uint32) error {
-	return fmt.Errorf("everybody may write to %s (mode %04o), and could change what the agent runs: chmod o-w %s", dir, mode, dir)
+func (a userAccount) worldWritableError(dir string, mode uint32) error {
+	return fmt.Errorf("everybody may write to %s (mode %04o), and could %s: chmod o-w %s", dir, mode, a.harm, dir)
 }
 
-func groupWritableError(dir string, group, mode uint32) error {
-	return fmt.Errorf("all of group %d may write to %s (mode %04o), and could change what the agent runs: chmod g-w %s", group, dir, mode, dir)
+func (a userAccount) groupWritableError(dir string, group, mode uint32) error {
+	return fmt.Errorf("all of group %d may write to %s (mode %04o), and could %s: chmod g-w %s", group, dir, mode, a.harm, dir)
 }
 
-func linkOwnerError(link string, owner uint32) error {
-	return fmt.Errorf("the link %s belongs to user %d, who could change what the agent runs: name the directory itself", link, owner)
+func (a userAccount) linkOwnerError(link string, owner uint32) error {
+	return fmt.Errorf("the link %s belongs to user %d, who could %s: name the directory itself", link, owner, a.harm)
 }
 
 // allUIDsMapped reports whether every user of the machine has an id in this user namespace,

@@ -31,6 +31,18 @@ func OpenAt(dir int, name string, flags int, mode uint32) (int, error) {
 	})
 }
 
+// OpenBeneath opens a handle (O_PATH) of the file or directory at a relative path below an open directory, in which other
+// users may write. It follows no symbolic link on the way, and does not leave the directory: the error is then ELOOP or EXDEV.
+// The caller must close the descriptor.
+func OpenBeneath(dir int, name string) (int, error) {
+	return openResolved(dir, name, unix.O_PATH, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_BENEATH)
+}
+
+func openResolved(dir int, name string, flags, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolve}
+	return ignoreEINTR(func() (int, error) { return unix.Openat2(dir, name, &how) })
+}
+
 // StatAt calls fstatat(2) for one name in an open directory, and does not follow a symbolic
 // link.
 func StatAt(dir int, name string) (unix.Stat_t, error) {

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile returns the contents of a regular file that a job names and that other users may replace meanwhile: path is
-// absolute and has no symbolic links, which the caller has followed and checked, and one that has become a link is an
-// error. So is a file of another type, and one with more than limit bytes. It never waits for another process, as the
-// writer of a FIFO or the holder of a lease.
-func ReadFile(path string, limit int64) ([]byte, error) {
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	fd, err := ignoreEINTR(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, &how) })
+// OpenFile opens a regular file that a job names and that other users may replace meanwhile: path is absolute and has no
+// symbolic links, which the caller has followed and checked, and one that has become a link is an error. So is a file of
+// another type. Neither OpenFile nor the reader of the file waits for another process, as the writer of a FIFO or the holder
+// of a lease. The caller closes the file, and limits how much it reads.
+func OpenFile(path string) (*os.File, error) {
+	fd, err := openResolved(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, unix.RESOLVE_NO_SYMLINKS)
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("%s has become a symbolic link", path)
@@ -24,14 +23,24 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
 	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ReadFile returns the contents of a file that OpenFile accepts. A file with more than limit bytes is an error.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
+	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
 		err = fmt.Errorf("%s has more than the allowed %d bytes", path, limit)

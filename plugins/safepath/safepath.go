@@ -1,9 +1,11 @@
 package safepath
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,15 +20,15 @@ const maxSymlinks = 40
 // error names the directory at fault and a remedy.
 func CheckDir(dir string) error {
 	self := currentAccount()
-	real, err := self.resolveAndCheck(dir)
+	at, err := self.resolveAndCheck(dir)
 	if err != nil {
 		return err
 	}
-	st, err := lstat(real)
+	st, err := lstat(at.Path)
 	if err != nil {
 		return err
 	}
-	return self.checkDir(real, st, hasACL(real))
+	return self.checkDir(at.Path, st, hasACL(at.Path))
 }
 
 // CheckParents returns an error if a user other than this one and root could replace
@@ -38,13 +40,53 @@ func CheckParents(path string) error {
 	return err
 }
 
-// resolveAndCheck resolves path as the kernel does, checks each directory in which it looks
-// up a name, and returns the path without links.
-func (a userAccount) resolveAndCheck(path string) (string, error) {
+// Location is where a path leads.
+type Location struct {
+	Path string // has no symbolic links
+
+	id    fileID
+	above []fileID // directories in which a part of the path was looked up
+}
+
+type fileID struct{ device, inode uint64 }
+
+// Locate follows the symbolic links of a path, and returns an error if a user other than this one and root could replace the
+// file or directory that it leads to, like CheckParents, also by a link in a directory with the sticky bit. The error names
+// the directory at fault and a remedy.
+func Locate(path string) (*Location, error) {
+	self := currentAccount()
+	self.harm = "replace what is mounted"
+	at, err := self.resolveAndCheck(path)
+	if err != nil {
+		return nil, err
+	}
+	st, err := lstat(at.Path)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(at.Path)
+	above, err := lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if above.Mode&unix.S_ISVTX != 0 && above.Mode&0o022 != 0 && dir != at.Path && !self.isSelfOrRoot(st.Uid) {
+		return nil, fmt.Errorf("%s belongs to user %d, who could replace it, because everybody may write to %s: move it to a directory of user %d", at.Path, st.Uid, dir, self.uid)
+	}
+	at.id = fileID{st.Dev, st.Ino}
+	return at, nil
+}
+
+// IsBelow reports whether the path leads through the other location: a user who can write there can replace the file.
+func (l *Location) IsBelow(other *Location) bool { return slices.Contains(l.above, other.id) }
+
+// resolveAndCheck resolves path as the kernel does, and checks each directory in which it looks up a name. It returns a
+// Location without its id.
+func (a userAccount) resolveAndCheck(path string) (*Location, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	l := &Location{}
 	at, links := "/", 0
 	shared := false // shared: the directory at has the sticky bit, and other users may write to it
 	parts := strings.Split(path, "/")
@@ -57,12 +99,13 @@ func (a userAccount) resolveAndCheck(path string) (string, error) {
 		if at != checked {
 			st, err := lstat(at)
 			if err != nil {
-				return "", err
+				return nil, err
 			}
 			if err := a.checkParent(at, st, hasACL(at)); err != nil {
-				return "", err
+				return nil, err
 			}
 			shared, checked = st.Mode&0o022 != 0, at
+			l.above = append(l.above, fileID{st.Dev, st.Ino})
 		}
 		if part == ".." {
 			at = filepath.Dir(at)
@@ -71,28 +114,29 @@ func (a userAccount) resolveAndCheck(path string) (string, error) {
 		next := filepath.Join(at, part)
 		st, err := lstat(next)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			at = next
 			continue
 		}
 		if shared && !a.isSelfOrRoot(st.Uid) {
-			return "", linkOwnerError(next, st.Uid)
+			return nil, a.linkOwnerError(next, st.Uid)
 		}
 		if links++; links > maxSymlinks {
-			return "", &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}
+			return nil, &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if filepath.IsAbs(target) {
 			at = "/"
 		}
 		parts = append(strings.Split(target, "/"), parts...)
 	}
-	return at, nil
+	l.Path = at
+	return l, nil
 }
 
 func lstat(path string) (*unix.Stat_t, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -28,7 +27,8 @@ type Volumes struct {
 	interpolate func(string) string
 }
 
-// FindVolumeFunc returns the host volume of a name, nil if there is none. It waits for a volume that a plugin creates again
+// FindVolumeFunc returns the host volume of a name, nil if there is none. Its path has no symbolic links, and no task can
+// replace it. The function waits for a volume that a plugin creates again
 // after a start of the agent.
 type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo, error)
 
@@ -79,9 +79,6 @@ func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.Host
 	destination := h.interpolate(textOf(m.Destination))
 	if destination == "" {
 		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
-	}
-	if _, err := os.Stat(volume.Path); err != nil {
-		return driver.Mount{}, fmt.Errorf("host volume %q: %w", v.Source, err)
 	}
 	return driver.Mount{
 		TaskPath:        destination,

@@ -2,7 +2,7 @@ package hooks
 
 import (
 	"context"
-	"path/filepath"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,9 +17,8 @@ import (
 func TestVolumesMountsHostVolumes(t *testing.T) {
 	dir := t.TempDir()
 	volumes := map[string]*api.HostVolumeInfo{
-		"rw":   {Path: dir},
-		"ro":   {Path: dir, ReadOnly: true},
-		"gone": {Path: filepath.Join(dir, "gone")},
+		"rw": {Path: dir},
+		"ro": {Path: dir, ReadOnly: true},
 	}
 	request := func(source string, readOnly bool) model.HostVolumeRequest {
 		return model.HostVolumeRequest{VolumeRequest: &api.VolumeRequest{ReadOnly: readOnly}, Label: "v", Source: source}
@@ -41,12 +40,17 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 
 		{"become read-only", request("ro", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `has become read-only on this node`},
 		{"removed from the configuration", request("no", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `this node no longer has the host volume "no"`},
-		{"without a path", request("gone", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `host volume "gone": stat`},
+		{"not usable", request("gone", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `gone: not usable`},
 		{"without a destination", request("rw", false), &api.VolumeMount{Volume: text("v")}, driver.Mount{}, `the volume_mount has no destination`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewVolumes([]*api.VolumeMount{{}, c.mount}, func() []model.HostVolumeRequest { return []model.HostVolumeRequest{c.request} },
-				func(_ context.Context, name string) (*api.HostVolumeInfo, error) { return volumes[name], nil }, func(s string) string { return strings.ReplaceAll(s, "$d", "/data") })
+				func(_ context.Context, name string) (*api.HostVolumeInfo, error) {
+					if name == "gone" {
+						return nil, errors.New("gone: not usable")
+					}
+					return volumes[name], nil
+				}, func(s string) string { return strings.ReplaceAll(s, "$d", "/data") })
 			got, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), `host volume validation error: volume "v": `) || !strings.Contains(err.Error(), c.err) {

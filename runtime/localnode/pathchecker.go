@@ -2,9 +2,10 @@ package localnode
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // pathTimeout is how long a check of paths waits for the kernel. A local disk answers within milliseconds.
@@ -13,10 +14,10 @@ const pathTimeout = time.Second
 // errPathTimeout is the result for a path whose check has not ended within pathTimeout.
 var errPathTimeout = fmt.Errorf("its file system has not answered within %v", pathTimeout)
 
-// pathChecker finds out whether paths exist. The system call for a path of a network file system whose server does not
+// pathChecker finds out where paths lead. The system call for a path of a network file system whose server does not
 // answer blocks, and cannot be cancelled, so each runs in a goroutine of its own. There is at most one for each path.
 type pathChecker struct {
-	stat func(path string) (os.FileInfo, error) // os.Stat, which tests replace
+	locate func(path string) (*safepath.Location, error) // safepath.Locate, which tests replace
 	// onLateAnswer is called after a check that was reported with errPathTimeout has ended. It must not block.
 	onLateAnswer func()
 
@@ -24,21 +25,27 @@ type pathChecker struct {
 	pending map[string]*pathCheck
 }
 
+// pathResult is the location of a path, or the reason why the path is not usable.
+type pathResult struct {
+	location *safepath.Location
+	err      error
+}
+
 // pathCheck is the check of one path.
 type pathCheck struct {
-	done chan struct{} // closed when err is set
-	err  error
+	done   chan struct{} // closed when result is set
+	result pathResult
 
 	late bool // check has returned errPathTimeout for the path; guarded by pathChecker.mu
 }
 
 func newPathChecker(onLateAnswer func()) *pathChecker {
-	return &pathChecker{stat: os.Stat, onLateAnswer: onLateAnswer, pending: map[string]*pathCheck{}}
+	return &pathChecker{locate: safepath.Locate, onLateAnswer: onLateAnswer, pending: map[string]*pathCheck{}}
 }
 
-// check returns the reason why each path is not usable, nil for a path that exists. It blocks for pathTimeout at most, and
+// check returns the results of paths. It blocks for pathTimeout at most, and
 // does not wait for a path that was too late before and has not answered since.
-func (c *pathChecker) check(paths []string) map[string]error {
+func (c *pathChecker) check(paths []string) map[string]pathResult {
 	checks := make(map[string]*pathCheck, len(paths))
 	var toWait []*pathCheck
 	for _, path := range paths {
@@ -49,19 +56,19 @@ func (c *pathChecker) check(paths []string) map[string]error {
 		}
 	}
 	waitAll(toWait, pathTimeout)
-	errs := make(map[string]error, len(checks))
+	results := make(map[string]pathResult, len(checks))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for path, p := range checks {
 		select {
 		case <-p.done:
-			errs[path] = p.err
+			results[path] = p.result
 		default:
 			p.late = true
-			errs[path] = errPathTimeout
+			results[path] = pathResult{err: errPathTimeout}
 		}
 	}
-	return errs
+	return results
 }
 
 // waitAll waits until all checks are done, or the timeout has passed.
@@ -87,9 +94,9 @@ func (c *pathChecker) start(path string) (p *pathCheck, late bool) {
 	p = &pathCheck{done: make(chan struct{})}
 	c.pending[path] = p
 	go func() { // no function waits for this goroutine, because the file system may never answer
-		_, err := c.stat(path)
+		location, err := c.locate(path)
 		c.mu.Lock()
-		p.err = err
+		p.result = pathResult{location, err}
 		close(p.done)
 		delete(c.pending, path)
 		late := p.late

@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // A file system that does not answer delays the update of the node once, and its volume is offered as soon as it answers.
@@ -21,13 +23,13 @@ func TestHangingHostVolume(t *testing.T) {
 		}}})
 		answer := make(chan struct{})
 		var calls atomic.Int32
-		n.paths.stat = func(path string) (os.FileInfo, error) {
+		n.paths.locate = func(path string) (*safepath.Location, error) {
 			if path == "/remote" {
 				calls.Add(1)
 				<-answer
-				return nil, nil
+				return &safepath.Location{Path: path}, nil
 			}
-			return os.Stat(path)
+			return safepath.Locate(path)
 		}
 		for i, wantDelay := range []time.Duration{pathTimeout, 0, 0} {
 			began := time.Now()
@@ -53,9 +55,9 @@ func TestHangingHostVolume(t *testing.T) {
 func TestPathCheckerReportsOnlyLateAnswers(t *testing.T) {
 	c := newPathChecker(func() { t.Error("a late answer was reported") })
 	for range 3 {
-		errs := c.check([]string{"/", "/no/such/path"})
-		if errs["/"] != nil || !errors.Is(errs["/no/such/path"], os.ErrNotExist) || len(errs) != 2 {
-			t.Errorf("%v", errs)
+		results := c.check([]string{"/", "/no/such/path"})
+		if results["/"].err != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].err, os.ErrNotExist) || len(results) != 2 {
+			t.Errorf("%v", results)
 		}
 	}
 }

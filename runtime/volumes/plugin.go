@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // Timeouts of the calls of a plugin, which are Nomad's.
@@ -90,7 +91,7 @@ func (e *external) create(ctx context.Context, r request) (created, error) {
 	if err := json.Unmarshal(out, &result); err != nil || !filepath.IsAbs(result.Path) || result.Bytes < 0 {
 		return created{}, fmt.Errorf(`its output %q is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`, out)
 	}
-	if _, err := os.Stat(result.Path); err != nil {
+	if _, err := safepath.Locate(result.Path); err != nil {
 		return created{}, fmt.Errorf("the volume that it has created: %w", err)
 	}
 	return result, nil

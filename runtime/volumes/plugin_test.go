@@ -34,7 +34,7 @@ func TestPluginCallsAreLimited(t *testing.T) {
 		{"output", "head -c 100000 /dev/zero", "it has printed more than 65536 bytes"},
 		{"no JSON", "echo done", `is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`},
 		{"relative path", `echo '{"path": "x"}'`, "is not a volume like"},
-		{"path that does not exist", `echo '{"path": "/no/such/volume"}'`, "the volume that it has created: stat /no/such/volume"},
+		{"path that does not exist", `echo '{"path": "/no/such/volume"}'`, "the volume that it has created: look at /no: no such file"},
 		{"exit code", "head -c 10000 /dev/zero | tr '\\0' x >&2; exit 7", `exit status 7: "xxxxx`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

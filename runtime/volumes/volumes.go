@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -235,7 +236,7 @@ func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVol
 		return nil, &RequestError{fmt.Sprintf("host_path is %q: it must be the absolute path of the directory", v.HostPath)}
 	}
 	v.HostPath = filepath.Clean(v.HostPath)
-	if _, err := os.Stat(v.HostPath); err != nil {
+	if _, err := safepath.Locate(v.HostPath); err != nil {
 		return nil, &RequestError{"host_path: " + err.Error()}
 	}
 	if v.PluginID != "" {

@@ -71,6 +71,7 @@ type Root struct {
 // Mount is a bind mount of a file or directory of the host.
 type Mount struct {
 	Source, Target string
+	Resolved       bool // Source has no symbolic links: one that is there now was made by a task, and is an error
 	ReadOnly       bool
 	Propagation    uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
 }

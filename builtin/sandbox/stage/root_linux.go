@@ -80,6 +80,21 @@ func openTree(path string) (tree, error) {
 	return tree(fd), nil
 }
 
+// openResolvedTree is openTree for a path without symbolic links.
+func openResolvedTree(path string) (tree, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	if err != nil {
+		return -1, fmt.Errorf("open %s, which must not lead through a symbolic link: %w", path, err)
+	}
+	defer unix.Close(fd)
+	clone, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", path, err)
+	}
+	return tree(clone), nil
+}
+
 // set sets attributes and the propagation of all mounts of the tree. A propagation of 0 stays.
 func (t tree) set(attributes, propagation uint64) error {
 	attr := &unix.MountAttr{Attr_set: attributes, Propagation: propagation}
@@ -453,7 +468,11 @@ func hidePrivateDir() error { return hide("/private") }
 // openMounts opens the files of the host before the host's mounts are out of reach.
 func (r *Root) openMounts() (trees []tree, err error) {
 	for _, m := range r.Mounts {
-		t, err := openTree(m.Source)
+		open := openTree
+		if m.Resolved {
+			open = openResolvedTree
+		}
+		t, err := open(m.Source)
 		if err != nil {
 			return nil, err
 		}
