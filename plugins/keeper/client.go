@@ -43,7 +43,8 @@ type Config struct {
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
 // dies, the client of an agent starts another keeper, hands it the held descriptors, and
-// repeats the requests that can be repeated; callers only see a delay.
+// repeats the requests that can be repeated; callers only see a delay. It is large because each request
+// of the protocol is a method.
 type Client struct {
 	cfg          Config      // cfg.Ephemeral is guarded by mu
 	isAgent      bool        // isAgent: the client may start a keeper
