@@ -48,6 +48,20 @@ type agentJoinReply struct {
 // anonymousToken is the token of all clients if ACLs are disabled.
 var anonymousToken = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
 
+// tokenSelfPath is the route that describes the token of the client.
+const tokenSelfPath = "/v1/acl/token/self"
+
+// readOnlyTokenID is the AccessorID of the read-only token. The web page compares it.
+const readOnlyTokenID = "read-only"
+
+// describeToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.
+func describeToken(r *request) (any, error) {
+	if r.rights.readOnly {
+		return api.ACLToken{AccessorID: readOnlyTokenID, Name: "read-only token", Type: "client"}, nil
+	}
+	return anonymousToken, nil
+}
+
 // schedulerTypes are the names of the schedulers that a job can use.
 var schedulerTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 

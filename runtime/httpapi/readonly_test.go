@@ -56,6 +56,11 @@ func TestReadOnlyTokenAccess(t *testing.T) {
 			t.Errorf("%s with token %q: status %d, want %d", tc.target, tc.token, r.StatusCode, tc.code)
 		}
 	}
+	for token, want := range map[string]string{"reader": `"AccessorID":"read-only"`, "operator": `"AccessorID":"acls-disabled"`} {
+		if text := bodyText(f.send("GET", "/v1/acl/token/self", nil, "X-Nomad-Token", token)); !strings.Contains(text, want) {
+			t.Errorf("the token %q is described as %s", token, text)
+		}
+	}
 	none := newFixture(t, func(c *Config) { c.Token = "operator" })
 	if r := none.send("GET", "/v1/jobs", nil); r.StatusCode != 403 {
 		t.Errorf("without a read-only token and without any: status %d", r.StatusCode)

@@ -189,7 +189,7 @@ func (a *API) newRoutes() []route {
 
 		// These routes have the same reply on all single-server agents: see cluster_stubs.go.
 		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLHandler, noBodyRouteDoc[noContent]("refuse policies and tokens")},
-		{"GET", "/v1/acl/token/self", constantHandler(anonymousToken), noBodyRouteDoc[api.ACLToken]("show the token of everybody")},
+		{"GET", tokenSelfPath, describeToken, noBodyRouteDoc[api.ACLToken]("show which token the client has")},
 		{"PUT POST", "/v1/agent/force-leave", noClusterHandler, noBodyRouteDoc[noContent]("refuse to make others leave")},
 		{"PUT POST", "/v1/agent/join", constantHandler(agentJoinReply{Error: "clustering is not supported"}), noBodyRouteDoc[agentJoinReply]("refuse to join others")},
 		{"GET PUT POST DELETE", "/v1/agent/keyring/{id...}", noClusterHandler, noBodyRouteDoc[noContent]("refuse keys of a cluster")},
