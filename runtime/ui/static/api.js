@@ -8,6 +8,18 @@ export const token = {
   set: (text) => (text ? sessionStorage.setItem(tokenKey, text) : sessionStorage.removeItem(tokenKey)),
 };
 
+// access is what the token of the tab permits. readAccess updates it.
+export const access = { readOnly: false };
+
+// readAccess asks the agent for the rights of the token. Without an answer, access stays as it is.
+export async function readAccess() {
+  try {
+    access.readOnly = (await get("/v1/acl/token/self")).AccessorID === "read-only";
+  } catch (err) {
+    if (err.status === 403) access.readOnly = false; // no token: the page shows the form
+  }
+}
+
 // APIError is a reply with an error status. status is 0 if the agent did not reply.
 export class APIError extends Error {
   constructor(status, text) {

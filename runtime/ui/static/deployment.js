@@ -46,7 +46,7 @@ function buttons(d, groups) {
     waits && actionButton("Promote canaries", () => change("promote", { All: true }), { class: "primary" }),
     d.Status === "paused" ? actionButton("Resume", () => change("pause", { Pause: false })) : actionButton("Pause", () => change("pause", { Pause: true })),
     h("button", {
-      class: "danger",
+      class: "danger", full: true,
       onclick: () => ask({
         title: "Make the deployment fail?", text: "No further allocations are updated. With auto_revert, the job returns to its last stable version.",
         action: "Fail deployment", danger: true, run: () => change("fail"),

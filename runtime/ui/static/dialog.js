@@ -51,10 +51,10 @@ export function checkbox(label, name) {
   return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name }), " ", label);
 }
 
-// actionButton creates a button that runs an action at once. An error is shown in a dialog.
+// actionButton creates a button that changes something at once. An error is shown in a dialog.
 export function actionButton(text, run, attributes) {
   return h("button", {
-    "data-key": text, ...attributes,
+    full: true, "data-key": text, ...attributes,
     onclick: async (event) => {
       const button = event.currentTarget;
       button.disabled = true;

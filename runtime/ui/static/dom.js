@@ -1,10 +1,12 @@
 // Creation of elements. Everything from jobs, tasks and files is text: no function here, and no other
 // module, parses HTML. The Content-Security-Policy of the page enforces this.
 
+import { access } from "./api.js";
 import { age, clock, milliseconds } from "./format.js";
 
 // h creates an element. attributes: "class", "id", ARIA and other attributes as text; a name that starts with
-// "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute.
+// "on" adds an event listener; false, null and undefined are omitted, true sets an empty attribute. "full" marks what the
+// read-only token does not permit, a button or a link: it is disabled in a tab with that token.
 // children: nodes, text, numbers, and arrays of these; false, null and undefined are omitted.
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -16,7 +18,9 @@ export function svg(tag, attributes, ...children) {
 }
 
 function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes ?? {})) {
+  const shown = attributes?.full && access.readOnly ? disabled(element, attributes) : attributes;
+  for (const [name, value] of Object.entries(shown ?? {})) {
+    if (name === "full") continue;
     if (name.startsWith("on")) {
       listen(element, name.slice(2), value);
     } else if (value === true) {
@@ -27,6 +31,12 @@ function fill(element, attributes, children) {
   }
   append(element, children);
   return element;
+}
+
+// disabled returns the attributes of an element without what it does.
+function disabled(element, { href, onclick, ...others }) {
+  const title = "The read-only token of this tab does not permit this.";
+  return element.nodeName === "A" ? { ...others, role: "link", "aria-disabled": "true", title } : { ...others, disabled: true, title };
 }
 
 // handlers is the key of the event handlers of an element, by type, which update copies to another element.
@@ -111,6 +121,11 @@ function updateNode(node, wanted) {
 // link creates a link to another page. main.js shows it without a reload.
 export function link(path, ...children) {
   return h("a", { href: path }, children);
+}
+
+// fullLink is link to a page that the read-only token does not permit.
+export function fullLink(path, ...children) {
+  return h("a", { href: path, full: true }, children);
 }
 
 // badge creates the label of a status, with a class by which style.css colours it.

@@ -15,7 +15,7 @@ export function jobActions(job, runningCount) {
   const isEnded = job.Stop || job.Status === "dead";
   const isTemplate = launchesJobs(job);
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions" },
-    h("a", { class: "button", href: editPath(job) }, "Edit"),
+    h("a", { class: "button", href: editPath(job), full: true }, "Edit"),
     !isEnded && job.ParameterizedJob && isTemplate && button("Dispatch…", () => dispatch(job)),
     !isEnded && job.Periodic && isTemplate && actionButton("Launch now", () => put(jobAPI(job.ID, job.Namespace, "periodic/force"), {}), { "data-key": "launch" }),
     runningCount > 0 && button("Restart allocations…", () => restartAll(job)),
@@ -24,7 +24,7 @@ export function jobActions(job, runningCount) {
 }
 
 function button(text, onclick, className) {
-  return h("button", { onclick, class: className, "data-key": text }, text);
+  return h("button", { onclick, class: className, full: true, "data-key": text }, text);
 }
 
 function stop(job) {

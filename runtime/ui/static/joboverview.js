@@ -73,7 +73,7 @@ function groupTable(job, allocations, onlyGroup) {
     { title: "Pending", class: "number", cell: count("pending") },
     { title: "Failed", class: "number", cell: count("failed") },
     { title: "Tasks", cell: (g) => (g.Tasks ?? []).map((t) => t.Name).join(", ") },
-    ...(canScale ? [{ title: "", cell: (g) => h("button", { onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
+    ...(canScale ? [{ title: "", cell: (g) => h("button", { full: true, onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
   ], groups, (g) => g.Name));
 }
 

@@ -52,10 +52,10 @@ function versions({ api, signal, id }) {
       h("p", null, "Submitted ", ago(v.SubmitTime), v.Stable && ", stable", v.Stop && ", stopped", v.VersionTag?.Description && `: ${v.VersionTag.Description}`),
       diff && h("details", { open: isCurrent }, h("summary", null, changes === 1 ? "1 change" : changes + " changes"), jobDiff(diff)),
       h("div", { class: "toolbar" },
-        !isCurrent && h("button", { onclick: () => revert(v), "aria-label": `Revert to version ${v.Version}` }, "Revert…"),
-        h("a", { class: "button", href: editPath(v, v.Version), "aria-label": `Edit version ${v.Version}` }, "Edit"),
+        !isCurrent && h("button", { full: true, onclick: () => revert(v), "aria-label": `Revert to version ${v.Version}` }, "Revert…"),
+        h("a", { class: "button", full: true, href: editPath(v, v.Version), "aria-label": `Edit version ${v.Version}` }, "Edit"),
         v.VersionTag ? actionButton("Remove tag", () => send(tagPath(v.VersionTag.Name), { method: "DELETE" }).then(refresh))
-          : h("button", { onclick: () => tag(v), "aria-label": `Tag version ${v.Version}` }, "Tag…")));
+          : h("button", { full: true, onclick: () => tag(v), "aria-label": `Tag version ${v.Version}` }, "Tag…")));
   }
 
   function revert(v) {

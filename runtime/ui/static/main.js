@@ -1,7 +1,7 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
-import { connection, load } from "./api.js";
-import { h, link, replace } from "./dom.js";
+import { access, connection, load, readAccess } from "./api.js";
+import { fullLink, h, link, replace, update } from "./dom.js";
 import { logInByFragment } from "./views/login.js";
 
 // pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
@@ -26,6 +26,9 @@ const pages = [
   [/^events$/, "events"],
   [/^settings\/tokens$/, "login"],
 ];
+
+// fullViews are the modules whose pages the read-only token does not permit.
+const fullViews = ["exec", "plugins", "run", "variables", "volumes"];
 
 const navigation = [
   ["/ui/jobs", "Jobs"],
@@ -58,11 +61,16 @@ async function showPage() {
   current = new AbortController();
   const { signal } = current;
   const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
+  showFrame();
   markCurrent();
   const found = pages.map(([pattern, view]) => ({ match: pattern.exec(path), view })).find(({ match }) => match);
   document.title = "nomad-lite";
   if (!found) {
     replace(main, h("h1", null, "No such page"), h("p", null, link("/ui/jobs", "All jobs")));
+    return;
+  }
+  if (access.readOnly && fullViews.includes(found.view)) {
+    showError({ status: 403 });
     return;
   }
   try {
@@ -122,6 +130,7 @@ addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 // The key "/" opens the search, except while a text is entered.
 document.addEventListener("keydown", async (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;
+  if (access.readOnly) return;
   event.preventDefault();
   openSearch();
 });
@@ -138,8 +147,14 @@ connection.addEventListener("lost", () => {
 });
 connection.addEventListener("restored", () => { status.hidden = true; });
 
-replace(document.getElementById("top"),
-  link("/ui/jobs", h("strong", null, "nomad-lite")),
-  h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => link(path, title))),
-  h("button", { id: "search-button", onclick: openSearch, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
-logInByFragment().then(showPage);
+// showFrame shows the navigation and what the token does not permit.
+function showFrame() {
+  const isFull = (path) => fullViews.includes(pages.find(([pattern]) => pattern.test(path.slice("/ui/".length)))[1]);
+  update(document.getElementById("top"),
+    link("/ui/jobs", h("strong", null, "nomad-lite")),
+    h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => (isFull(path) ? fullLink : link)(path, title))),
+    h("button", { id: "search-button", full: true, onclick: openSearch, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
+  document.getElementById("read-only").hidden = !access.readOnly;
+}
+
+logInByFragment().then(readAccess).then(showPage);

@@ -2,7 +2,7 @@
 
 import { get, poll, put, watch } from "../api.js";
 import { chart } from "../chart.js";
-import { ago, badge, clockAndAge, facts, h, link, replace, table, update } from "../dom.js";
+import { ago, badge, clockAndAge, facts, fullLink, h, link, replace, table, update } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
@@ -50,7 +50,7 @@ function allocationState(alloc) {
       alloc.PreviousAllocation && ["Replaces", link(allocationPath(alloc.PreviousAllocation), shortID(alloc.PreviousAllocation))],
       alloc.NextAllocation && ["Replaced by", link(allocationPath(alloc.NextAllocation), shortID(alloc.NextAllocation))],
     ]),
-    h("div", { class: "toolbar" }, restartButton(alloc), stopButton(alloc), link(allocationPath(alloc.ID, "timeline"), "Time line: what happened, and how long it took")),
+    h("div", { class: "toolbar" }, restartButton(alloc), stopButton(alloc), fullLink(allocationPath(alloc.ID, "timeline"), "Time line: what happened, and how long it took")),
     h("h2", null, "Tasks"),
     table("Tasks", [
       { title: "Task", cell: (t) => link(allocationPath(alloc.ID, t.Name), h("bdi", null, t.Name)) },
@@ -100,18 +100,18 @@ function lastEvent(state) {
 function taskActions(alloc, name) {
   const running = alloc.TaskStates?.[name]?.State === "running";
   return [
-    link(allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
-    link(allocationPath(alloc.ID, name, "fs"), "Files"), " ",
+    fullLink(allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
+    fullLink(allocationPath(alloc.ID, name, "fs"), "Files"), " ",
     running && [
-      link(execPath(alloc, name), "Terminal"), " ",
-      h("button", { "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
-      h("button", { "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
+      fullLink(execPath(alloc, name), "Terminal"), " ",
+      h("button", { full: true, "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
+      h("button", { full: true, "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
     ],
   ];
 }
 
 function restartButton(alloc) {
-  return h("button", { disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
+  return h("button", { full: true, disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
 }
 
 function restart(alloc, task) {
@@ -124,7 +124,7 @@ function restart(alloc, task) {
 
 function stopButton(alloc) {
   return h("button", {
-    class: "danger", disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
+    class: "danger", full: true, disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
     onclick: () => ask({
       title: "Stop the allocation", action: "Stop", danger: true,
       text: `All tasks of ${alloc.Name} are stopped. The agent starts a new allocation in its place; to end the job, stop the job.`,
@@ -177,7 +177,7 @@ async function showLastLines(element, alloc, task, signal) {
     const lines = await log.earlier(20, signal);
     if (lines.length === 0) return;
     element.append(h("h2", null, "Last lines of the output"), h("pre", { class: "log", tabindex: "0" }, lines.map(lineElement)),
-    h("p", null, link(allocationPath(alloc.ID, task, "logs"), "All output")));
+    h("p", null, fullLink(allocationPath(alloc.ID, task, "logs"), "All output")));
   } catch (err) {
     if (!signal.aborted && err.status !== 404) element.append(h("p", { class: "error" }, err.message));
   }

@@ -14,13 +14,13 @@ export async function show(main, { id, path = "" }, signal) {
     h("h1", null, task ? ["Task ", h("bdi", null, task)] : "Allocation", " ", link(allocationPath(alloc.ID), h("code", null, shortID(alloc.ID)), " ", h("bdi", null, alloc.Name))),
     h("nav", { class: "tabs", "aria-label": "Allocation" },
       tab(allocationPath(alloc.ID), "Overview", current("overview")),
-      tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline")),
-      tab(allocationPath(alloc.ID, "fs"), "Files", current("files")),
+      tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline"), true),
+      tab(allocationPath(alloc.ID, "fs"), "Files", current("files"), true),
       task && [
         tab(allocationPath(alloc.ID, task), "Task", module === "overview" ? "page" : undefined),
-        tab(allocationPath(alloc.ID, task, "logs"), "Logs", module === "logs" ? "page" : undefined),
-        tab(allocationPath(alloc.ID, task, "fs"), "Files of the task", module === "files" ? "page" : undefined),
-        tab(execPath(alloc, task), "Terminal"),
+        tab(allocationPath(alloc.ID, task, "logs"), "Logs", module === "logs" ? "page" : undefined, true),
+        tab(allocationPath(alloc.ID, task, "fs"), "Files of the task", module === "files" ? "page" : undefined, true),
+        tab(execPath(alloc, task), "Terminal", undefined, true),
       ]));
   if (task && !tasksOf(alloc).some((t) => t.Name === task)) {
     main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
@@ -40,8 +40,8 @@ export function execPath(alloc, task) {
   return `/ui/exec/${[alloc.JobID, alloc.TaskGroup, task].map(encodeURIComponent).join("/")}?${new URLSearchParams({ allocation: alloc.ID, namespace: alloc.Namespace })}`;
 }
 
-function tab(path, title, current) {
-  return h("a", { href: path, "aria-current": current }, title);
+function tab(path, title, current, full) {
+  return h("a", { href: path, "aria-current": current, full }, title);
 }
 
 // select returns the module for a path below the allocation. A task with the name fs or timeline has no pages.

@@ -2,7 +2,7 @@
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { watch } from "../api.js";
-import { ago, h, link, update } from "../dom.js";
+import { ago, fullLink, h, update } from "../dom.js";
 import { showError } from "../main.js";
 import { allocationPath, rememberFilter } from "../paths.js";
 
@@ -20,7 +20,7 @@ export function show(main, { query }, signal) {
   const columns = [
     id, name, allocationColumns.job, status, wanted, version, created,
     { title: "Changed", cell: (a) => ago(a.ModifyTime), sort: (a) => -a.ModifyTime },
-    { title: "", cell: (a) => link(allocationPath(a.ID, "timeline"), "Time line") },
+    { title: "", cell: (a) => fullLink(allocationPath(a.ID, "timeline"), "Time line") },
   ];
   const table = allocationTable(columns, signal);
   const none = h("p", null, "No allocation is like this.");

@@ -1,6 +1,6 @@
 // The page of a job: its state and actions, and tabs with its parts.
 
-import { follow, get } from "../api.js";
+import { access, follow, get } from "../api.js";
 import { ago, badge, h, link, replace, update } from "../dom.js";
 import { dispatch, jobActions } from "../jobactions.js";
 import { jobTabs } from "../jobtabs.js";
@@ -14,6 +14,9 @@ const titles = [
   ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"],
 ];
 
+// fullTabs are the tabs that the read-only token does not permit.
+const fullTabs = ["definition", "versions"];
+
 export async function show(main, { job: id, namespace = "default", tab, group }, signal) {
   document.title = `${id} – nomad-lite`;
   const isDispatch = tab === "dispatch";
@@ -26,7 +29,7 @@ export async function show(main, { job: id, namespace = "default", tab, group },
   replace(main, header,
     notice && h("section", { class: "notice", role: "status" }, h("p", { class: "lines" }, notice.trim())),
     h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
-      h("a", { href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title))),
+      h("a", { full: fullTabs.includes(name), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title))),
     part.element);
 
   let job = null;
@@ -37,7 +40,7 @@ export async function show(main, { job: id, namespace = "default", tab, group },
     update(header, jobHeader(job, summary));
     await part.refresh(job);
     part.element.hidden = false;
-    if (isFirst && isDispatch && job.ParameterizedJob) dispatch(job);
+    if (isFirst && isDispatch && job.ParameterizedJob && !access.readOnly) dispatch(job);
   }
   // All jobs: those that a periodic or parameterized job launches are shown too.
   const topics = ["Job:*", `Allocation:${id}`, `Evaluation:${id}`, `Deployment:${id}`, `Service:${id}`];

@@ -28,7 +28,7 @@ export function show(main, { query }, signal) {
   ], keyOf, signal);
   const message = h("p");
   main.append(
-    h("div", { class: "title" }, h("h1", null, "Jobs"), h("a", { class: "button primary", href: "/ui/jobs/run" }, "Run a job")),
+    h("div", { class: "title" }, h("h1", null, "Jobs"), h("a", { class: "button primary", href: "/ui/jobs/run", full: true }, "Run a job")),
     h("div", { class: "toolbar" }, input, selects, count), message, table.element);
   table.element.hidden = true;
 

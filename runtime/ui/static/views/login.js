@@ -1,6 +1,6 @@
 // The form for the token of the API.
 
-import { get, send, token } from "../api.js";
+import { access, get, readAccess, send, token } from "../api.js";
 import { h, replace } from "../dom.js";
 
 // show fills the page with the state of the login, or with the form.
@@ -13,7 +13,7 @@ export async function show(main, parameters, signal) {
     return showForm(main, () => { replace(main); show(main, parameters, signal); });
   }
   const forget = () => { token.set(""); replace(main); return show(main, parameters, signal); };
-  main.append(h("h1", null, "Token"), h("p", { role: "status" }, token.get() ? "The agent accepts the token of this tab." : "The agent requires no token."));
+  main.append(h("h1", null, "Token"), h("p", { role: "status" }, token.get() ? `The agent accepts the ${access.readOnly ? "read-only " : ""}token of this tab.` : "The agent requires no token."));
   if (token.get()) main.append(h("p", null, "The browser forgets the token when this tab is closed."), h("p", null, h("button", { onclick: forget }, "Forget the token")));
 }
 
@@ -34,6 +34,7 @@ export function showForm(main, accepted) {
       try {
         await get(probe);
         loginError = "";
+        await readAccess();
         accepted();
       } catch (err) {
         token.set(before);

@@ -107,12 +107,12 @@ function actions(node) {
   const path = `/v1/node/${node.ID}/`;
   return h("div", { class: "toolbar" },
     node.DrainStrategy
-      ? h("button", { onclick: () => ask({
+      ? h("button", { full: true, onclick: () => ask({
         title: "Stop the drain?", text: "Allocations that still run continue, and the node accepts new ones.", action: "Stop the drain",
         run: () => put(path + "drain", { DrainSpec: null, MarkEligible: true }),
       }) }, "Stop the drain")
-      : h("button", { class: "danger", onclick: () => askDrain(path) }, "Drain"),
-    !node.DrainStrategy && h("button", { onclick: () => ask({
+      : h("button", { class: "danger", full: true, onclick: () => askDrain(path) }, "Drain"),
+    !node.DrainStrategy && h("button", { full: true, onclick: () => ask({
       title: eligible ? "Accept no new allocations?" : "Accept new allocations?",
       text: eligible ? "Allocations that run continue. Further ones wait until the node is eligible again." : "Allocations that wait for the node start.",
       action: eligible ? "Make ineligible" : "Make eligible",
