@@ -23,7 +23,7 @@ func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *Vie
 		updatesQueued: make(chan struct{}, 1),
 		closing:       make(chan struct{}),
 	}
-	v.out = outputStream{w: tty, mu: &v.mu, onScreen: true, supportsCursor: true, useColour: true}
+	v.out = outputStream{w: tty, mu: &v.mu, onScreen: true, isTerminal: true, useColour: true}
 	v.err = v.out
 	group := &api.TaskGroup{Name: new("g")}
 	for _, name := range tasks {

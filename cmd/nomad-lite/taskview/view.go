@@ -64,12 +64,12 @@ type queuedUpdate struct {
 
 // outputStream is standard output or standard error.
 type outputStream struct {
-	w              io.Writer
-	mu             *sync.Mutex // both streams share mu if they are the same file
-	onScreen       bool        // the stream goes to the terminal with the live lines
-	supportsCursor bool
-	useColour      bool
-	writeFailed    bool
+	w           io.Writer
+	mu          *sync.Mutex // both streams share mu if they are the same file
+	onScreen    bool        // the stream goes to the terminal with the live lines
+	isTerminal  bool
+	useColour   bool
+	writeFailed bool
 }
 
 // Task is a task in the view.
@@ -126,11 +126,11 @@ func newView(live *terminal.Screen) *View {
 
 func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
 	return outputStream{
-		w:              w,
-		mu:             mu,
-		onScreen:       v.screen != nil && terminal.SameFile(w, v.screen.W),
-		supportsCursor: terminal.SupportsCursor(w),
-		useColour:      s.SupportsColours(w),
+		w:          w,
+		mu:         mu,
+		onScreen:   v.screen != nil && terminal.SameFile(w, v.screen.W),
+		isTerminal: terminal.IsTerminal(w),
+		useColour:  s.SupportsColours(w),
 	}
 }
 
@@ -419,7 +419,7 @@ func (v *View) Close() {
 // prefixLines adds the label of a task and a mark to the start of each line.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
 	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
-	if o.supportsCursor {
+	if o.isTerminal { // before the lines get their prefixes: the text can have carriage returns
 		text = terminal.SanitizeText(text, true)
 	}
 	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
