@@ -111,13 +111,14 @@ type grant struct {
 // grants returns the options that are set.
 func (c *Config) grants() []grant {
 	allowed, _ := sandbox.ParseAllowed(c.AllowCaps) // an error is impossible: the configuration was validated
+	caps := allowed.BeyondDefault()
 	const (
 		processes = "see, signal and trace the processes of their user"
 		memory    = "the shared memory of the machine"
 		programs  = "leave set-user-ID programs in their directories and volumes"
 	)
 	return slices.DeleteFunc([]grant{
-		{"allow_caps", allowed.Beyond() != 0, "tasks can have the capabilities " + allowed.Beyond().String()},
+		{"allow_caps", caps != 0, "tasks of all users can have the capabilities " + caps.String()},
 		{"allow_host_mode_root", c.AllowHostModeRoot, "tasks of root can share namespaces of the machine"},
 		{"allow_ipc_mode", c.AllowIPCMode, "tasks can share " + memory},
 		{"allow_pid_mode", c.AllowPIDMode, "tasks can " + processes},

@@ -61,8 +61,8 @@ func TestGrants(t *testing.T) {
 		want   string
 	}{
 		{Config{}, "[]"},
-		{Config{Seccomp: &yes, PIDMode: "private", AllowCaps: []string{"kill", "chown"}}, "[]"},
-		{Config{AllowCaps: []string{"kill", "net_raw", "setuid"}}, "[allow_caps: tasks can have the capabilities net_raw, setuid]"},
+		{Config{Seccomp: &yes, PIDMode: "private", AllowCaps: []string{"kill", "audit_write"}}, "[]"},
+		{Config{AllowCaps: []string{"kill", "net_raw", "dac_override"}}, "[allow_caps: tasks of all users can have the capabilities dac_override, net_raw]"},
 		{Config{AllowPIDMode: true, IPCMode: "host", AllowHostModeRoot: true, AllowSetIDBits: true, Seccomp: &no},
 			"[allow_host_mode_root: tasks of root can share namespaces of the machine allow_pid_mode: tasks can see, signal and trace the processes of their user" +
 				" allow_setid_bits: tasks can leave set-user-ID programs in their directories and volumes default_ipc_mode: tasks share the shared memory of the machine" +

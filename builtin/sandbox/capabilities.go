@@ -95,8 +95,8 @@ func withoutAll(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return normalName(name) == "all" })
 }
 
-// Beyond returns the granted capabilities that no task can have by default.
-func (c Capabilities) Beyond() Capabilities { return c &^ rootCapabilities }
+// BeyondDefault returns the granted capabilities that a task of a user other than root cannot have by default.
+func (c Capabilities) BeyondDefault() Capabilities { return c &^ userCapabilities }
 
 // CapabilityRequest is the cap_add and cap_drop of a task, with the allow_caps of its driver.
 type CapabilityRequest struct {
