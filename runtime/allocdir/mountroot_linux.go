@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// errMountsBelow means that tasks of an earlier version have mounts in the directory, which nobody could unmount below
-// the mount of MountRoot.
-var errMountsBelow = errors.New("tasks of an earlier version have mounts in it: stop them, or reboot, and restart the agent")
+// errMountsBelow means that tasks have mounts in the directory, which nobody could unmount below the mount of MountRoot: an
+// earlier version has started them, or an agent without this mount.
+var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
 // rootDir is the directory of all allocations.
 type rootDir struct{ *dirHandle }
