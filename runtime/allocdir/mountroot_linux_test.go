@@ -1,8 +1,10 @@
 package allocdir
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -311,6 +313,32 @@ func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A mount namespace that gets the mounts of the machine, such as that of a container engine, gets the mount and those below it.
+func TestRootMountReachesOtherNamespaces(t *testing.T) {
+	requireRoot(t)
+	withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {
+		other := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", `echo ready; read line; grep -F 'data\040directory/alloc' /proc/self/mountinfo`)
+		input, inputErr := other.StdinPipe()
+		output, outputErr := other.StdoutPipe()
+		if err := errors.Join(inputErr, outputErr, other.Start()); err != nil {
+			return err
+		}
+		defer other.Wait()
+		lines := bufio.NewReader(output)
+		if _, err := lines.ReadString('\n'); err != nil {
+			return err
+		}
+		if err := errors.Join(MountRoot(w.allocsDir()), w.start("0"), input.Close()); err != nil {
+			return err
+		}
+		table, err := io.ReadAll(lines)
+		if got := strings.Count(string(table), " rw,nosuid,nodev"); err == nil && got != 3 {
+			err = fmt.Errorf("another mount namespace sees %d mounts, want the directory, secrets and private:\n%s", got, table)
+		}
+		return err
+	})
 }
 
 // Tasks of a version without the mount keep their secrets and working directories while the mount is made. Where that is impossible,
