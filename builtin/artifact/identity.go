@@ -50,6 +50,35 @@ func (d *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint3
 	}
 }
 
+// minSharedIDs is the number of download_uids from which on downloads can do without one of them. Of fewer, concurrent downloads
+// could need all.
+const minSharedIDs = 100
+
+// FindUserID returns a user id of uids, in the format of download_uids, that no account and no process of this machine has, for
+// another process than a download. A download does not use an id that a process has.
+func FindUserID(ctx context.Context, uids string) (uint32, error) {
+	set, err := idrange.ParseDownloadUIDs(uids)
+	if err != nil {
+		return 0, fmt.Errorf("download_uids in the client's artifact block: %w", err)
+	}
+	if set.Len() < minSharedIDs {
+		return 0, fmt.Errorf("download_uids in the client's artifact block has fewer than %d ids, which downloads need: let it name more", minSharedIDs)
+	}
+	ids := &userIDAllocator{accountDir: downloadUserIDs.accountDir}
+	const maxTries = 20
+	for range maxTries {
+		id, err := ids.reserveID(ctx, set)
+		if err != nil {
+			return 0, err
+		}
+		if pids, err := findProcessesOfUser(id); err != nil || len(pids) == 0 {
+			return id, err
+		}
+		ids.releaseID(id)
+	}
+	return 0, errors.New("other processes have the user ids of downloads: let download_uids in the client's artifact block name a range that nothing else uses")
+}
+
 func (d *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -398,3 +398,30 @@ func TestReserveUserID(t *testing.T) {
 		t.Errorf("an id of a container: %d, %v", id, err)
 	}
 }
+
+// The id for another process is none of a running process, and is not taken from a range that downloads need.
+func TestFindUserID(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, which starts a process of another user")
+	}
+	const busy, free = 72000, 72001
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: busy, Gid: busy}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the status of a killed process is an error
+	})
+	// An id that occurs often in the set is often the first candidate.
+	uids := fmt.Sprintf("%d,%d", free, busy) + strings.Repeat(fmt.Sprintf(",%d", busy), 2) + strings.Repeat(fmt.Sprintf(",%d", free), minSharedIDs)
+	for range 20 {
+		if id, err := FindUserID(t.Context(), uids); err != nil || id != free {
+			t.Fatalf("id %d, %v, want %d", id, err, free)
+		}
+	}
+	if id, err := FindUserID(t.Context(), "72002-72010"); err == nil || !strings.Contains(err.Error(), "fewer than") {
+		t.Errorf("of a small range: %d, %v", id, err)
+	}
+}

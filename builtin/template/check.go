@@ -23,8 +23,7 @@ var parseErrorPattern = regexp.MustCompile(`(?s)^template: ` + checkedTemplateNa
 // the data are: a syntax error, or a function that does not exist or always fails. It renders nothing.
 // Empty delimiters are the default delimiters.
 func CheckText(text, leftDelim, rightDelim string) *TextError {
-	b := &templateBlock{LeftDelim: leftDelim, RightDelim: rightDelim}
-	if _, err := compileTemplate(checkedTemplateName, text, b); err != nil {
+	if _, err := compileTemplate(&evaluation{Name: checkedTemplateName, Text: text, LeftDelim: leftDelim, RightDelim: rightDelim}); err != nil {
 		return newTextError(err)
 	}
 	functions := maps.Clone(pureFuncs())

@@ -3,15 +3,22 @@ package template
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"os/exec"
 	"runtime"
+	"strconv"
 	"sync"
+	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // Access rights of Landlock.
@@ -27,11 +34,119 @@ const (
 // the machine. Of root's capabilities it keeps those for writing a task's file. A process
 // that only serves the hook must call ConfineProcess at the start of main: ConfineProcess may execute the
 // program again, see confine.KeepProcessCapabilities.
-func ConfineProcess() {
+//
+// As root it starts this program with evaluatorArgs under the user id that reserveUserID returns, and returns the
+// process, in which templates are evaluated; the program calls ServeEvaluator. Otherwise it returns nil.
+func ConfineProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)) *EvaluatorProcess {
+	evaluator, err := startEvaluator(evaluatorArgs, reserveUserID)
+	if err != nil {
+		hclog.Default().Warn("templates are evaluated by the process that writes their files", "error", err)
+	}
 	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
+	return connectEvaluator(evaluator)
+}
+
+// evaluatorVariable has the descriptor of the connection to the evaluator process while KeepProcessCapabilities executes the
+// program again.
+const evaluatorVariable = "NOMAD_LITE_TEMPLATE_EVALUATOR"
+
+// startEvaluator starts the evaluator process and returns the connection to it; nil without root. In the second execution of the
+// program it returns the connection to the process that the first one has started.
+func startEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.File, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if text := os.Getenv(evaluatorVariable); text != "" {
+		fd, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), "evaluator"), os.Unsetenv(evaluatorVariable)
+	}
+	id, err := reserveUserID()
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	own, other := os.NewFile(uintptr(fds[0]), "evaluator"), os.NewFile(uintptr(fds[1]), "evaluator")
+	defer other.Close()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0], cmd.Dir, cmd.Stdin, cmd.Stderr = os.Args[0], "/", other, os.Stderr
+	cmd.Env = []string{} // not those of the plugin: templates have the variables of their task
+	for _, name := range []string{"TZ", "GODEBUG", "GORACE", "GOCOVERDIR", "GOTRACEBACK"} {
+		if value, set := os.LookupEnv(name); set {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+	err = cmd.Start()
+	if err == nil {
+		_, err = unix.FcntlInt(own.Fd(), unix.F_SETFD, 0) // KeepProcessCapabilities may execute the program again
+	}
+	if err == nil {
+		err = os.Setenv(evaluatorVariable, strconv.Itoa(int(own.Fd())))
+	}
+	if err != nil {
+		own.Close() // the process exits when its connection ends
+		return nil, err
+	}
+	return own, nil
+}
+
+// connectEvaluator returns the process at the other end of a connection, and closes f, which can be nil. The end of that process
+// ends this one: the agent starts both again.
+func connectEvaluator(f *os.File) *EvaluatorProcess {
+	if f == nil {
+		return nil
+	}
+	_ = os.Unsetenv(evaluatorVariable) // the name is valid
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		hclog.Default().Warn("templates are evaluated by the process that writes their files", "error", err)
+		return nil
+	}
+	return newEvaluatorProcess(conn, func() {
+		hclog.Default().Error("the process that evaluates templates has exited")
+		os.Exit(1)
+	})
+}
+
+// ServeEvaluator is the evaluator process. It permanently drops what it does not need, evaluates templates for the process at
+// the other end of the connection in, and returns the exit code when the connection ends.
+func ServeEvaluator(in *os.File, stderr io.Writer) int {
+	err := func() error {
+		// The process can have started before the agent has removed the protection of the hook's process.
+		if err := process.ResetOOMScore(os.Getpid()); err != nil {
+			return err
+		}
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			return fmt.Errorf("hide the memory of the process: %w", err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{}); err != nil {
+			return fmt.Errorf("limit the size of files: %w", err)
+		}
+		_, _ = time.Now().Zone() // loads the time zone before the threads lose access to its file
+		conn, err := net.FileConn(in)
+		if err != nil {
+			return fmt.Errorf("the hook template starts this command: %w", err)
+		}
+		in.Close()
+		calls := append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)
+		confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX})...)
+		return serveEvaluations(conn)
+	}()
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // noAccessibleDir is passed to runConfined for calls that need no files. They get a nil

@@ -195,8 +195,15 @@ func TestRenderingIsConfined(t *testing.T) {
 // TestMain also serves as a confined hook process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
-		ConfineProcess()
+		evaluator := ConfineProcess([]string{"evaluator"}, func() (uint32, error) { return evaluatorUser, nil })
+		if err := checkEvaluator(evaluator); err != nil {
+			fmt.Fprintln(os.Stderr, "evaluator process:", err)
+			os.Exit(1)
+		}
 		os.Exit(tryConfinedCalls(os.Args[2]))
+	}
+	if len(os.Args) == 2 && os.Args[1] == "evaluator" {
+		os.Exit(ServeEvaluator(os.Stdin, os.Stderr))
 	}
 	os.Exit(m.Run())
 }

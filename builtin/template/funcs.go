@@ -439,7 +439,7 @@ func moduloInts(b, a int64) (int64, error) {
 // rendering pass, and records that the template uses the time.
 func (p *renderPass) useCurrentTime() time.Time {
 	p.usesTime = true
-	return p.now
+	return p.Now
 }
 
 func (p *renderPass) timestamp(format ...string) (string, error) {

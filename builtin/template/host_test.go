@@ -180,7 +180,7 @@ func newFixture(t *testing.T) *fixture {
 
 // newHook replaces the hook by a new one, as after a restart of its process.
 func (f *fixture) newHook() {
-	f.hook = &Hook{}
+	f.hook = &Hook{Evaluator: startTestEvaluator(f.T)}
 	f.hook.SetHost(f.fakeHost, hook.Node{Region: "global"})
 }
 

@@ -43,11 +43,11 @@ func (p *renderPass) sprigFuncs() template.FuncMap {
 // not change the file, and a generated password stays the same.
 func (p *renderPass) randomSource() (*rand.Rand, error) {
 	if p.randomNumbers == nil {
-		seed, err := p.task.readOrCreateSeed()
+		seed, err := p.data.seed(p.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("random numbers of the task: %w", err)
 		}
-		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.file.DestPath...))))
+		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.DestPath...))))
 	}
 	return p.randomNumbers, nil
 }

@@ -15,9 +15,6 @@ import (
 	"strings"
 	"text/template"
 	"text/template/parse"
-	"time"
-
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 const (
@@ -28,16 +25,14 @@ const (
 // renderPass is one execution of a template. During the pass, the current time
 // and the sequence of random numbers are fixed.
 type renderPass struct {
+	*evaluation
 	ctx                    context.Context
-	task                   *taskRenderer
-	file                   *templateFile
-	now                    time.Time  // current time for the template
+	data                   evaluationData
 	usesTime               bool       // a function of the template has returned the time
 	randomNumbers          *rand.Rand // nil if the template has not used random numbers
 	templateBodyExecutions int
 	templateDepth          int
-	sourcesRead            map[dataSource]int // sources that the template has read, with their change counts at the first read
-	missingSources         map[dataSource]bool
+	missingSources         map[sourceQuery]bool
 }
 
 // parsedTemplate is a template after parsing.
@@ -52,17 +47,17 @@ const (
 )
 
 // compileTemplate parses a template. Its errors are always permanent.
-func compileTemplate(name, text string, b *templateBlock) (*parsedTemplate, error) {
-	if blockDepth(text, b.LeftDelim) > maxNestingDepth {
-		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxNestingDepth)
+func compileTemplate(e *evaluation) (*parsedTemplate, error) {
+	if blockDepth(e.Text, e.LeftDelim) > maxNestingDepth {
+		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", e.Name, maxNestingDepth)
 	}
 	missing := "missingkey=zero"
-	if b.ErrMissingKey {
+	if e.ErrMissingKey {
 		missing = "missingkey=error"
 	}
 	// The methods of a nil renderPass are replaced by the methods of the actual pass
 	// before each execution.
-	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(text)
+	t, err := template.New(e.Name).Option(missing).Delims(e.LeftDelim, e.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(e.Text)
 	if err != nil {
 		return nil, permanentError{err}
 	}
@@ -218,7 +213,7 @@ func (p *renderPass) funcs() template.FuncMap {
 		all[name] = failingFunc(name, why)
 	}
 	if p != nil {
-		for _, name := range p.task.limits.DeniedFunctions {
+		for _, name := range p.DeniedFunctions {
 			all[name] = failingFunc(name, disabledReason)
 		}
 	}
@@ -277,14 +272,14 @@ func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 // env returns the value of an environment variable of the task. Attributes of
 // the node (attr., meta., node.) are also available.
 func (p *renderPass) env(name string) (value string, ok bool, err error) {
-	if value, ok = p.task.env[name]; ok {
+	if value, ok = p.Env[name]; ok {
 		return value, true, nil
 	}
 	if area, _, _ := strings.Cut(name, "."); !slices.Contains([]string{"attr", "meta", "node"}, area) {
 		return "", false, nil
 	}
 	reference := "${" + name + "}"
-	value, err = p.task.interpolate(p.ctx, reference)
+	value, err = p.data.interpolate(p.ctx, reference)
 	if err != nil || value == reference {
 		return "", false, err
 	}
@@ -307,31 +302,13 @@ func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
 	return value, err
 }
 
-// readSource returns the value of a source, and records that the template depends
-// on the source. The value of a missing source is nil.
-func (p *renderPass) readSource(s dataSource, how fetchFunc) (any, error) {
-	value, changeCount, err := p.task.watcher.get(p.ctx, s, how)
-	if _, known := p.sourcesRead[s]; !known && err == nil {
-		p.sourcesRead[s] = changeCount
-	}
-	return value, err
-}
-
 func (p *renderPass) fileFunc(path string) (string, error) {
-	at, ok := p.task.dirs.resolveReadablePath(path)
-	if !ok || at.root == p.task.dirs.sharedAllocDir {
-		return "", permanentErrorf("'%s' is outside of sandbox", path)
+	q := sourceQuery{fileKind, path}
+	file, err := p.data.read(p.ctx, q)
+	if err == nil && !file.Exists {
+		p.missingSources[q] = true
 	}
-	s := dataSource{"file", path}
-	content, err := p.readSource(s, at.waitForChange)
-	if err != nil {
-		return "", err
-	}
-	if content == nil {
-		p.missingSources[s] = true
-		return "", nil
-	}
-	return content.(string), nil
+	return file.Text, err
 }
 
 // pathInJobNamespace removes the namespace and the region ("@namespace.region") from a
@@ -339,42 +316,41 @@ func (p *renderPass) fileFunc(path string) (string, error) {
 func (p *renderPass) pathInJobNamespace(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
-	if other && (namespace != p.task.namespace || region != "" && region != p.task.region) {
-		return "", permanentErrorf("%q is in another namespace or region than the job: only %s.%s can be read", path, p.task.namespace, p.task.region)
+	if other && (namespace != p.Namespace || region != "" && region != p.Region) {
+		return "", permanentErrorf("%q is in another namespace or region than the job: only %s.%s can be read", path, p.Namespace, p.Region)
 	}
 	return bare, nil
 }
 
-func (p *renderPass) readVariable(kind, path string) (dataSource, map[string]string, error) {
+func (p *renderPass) readVariable(kind, path string) (sourceQuery, sourceValue, error) {
 	path, err := p.pathInJobNamespace(path)
 	if err != nil {
-		return dataSource{}, nil, err
+		return sourceQuery{}, sourceValue{}, err
 	}
-	s := dataSource{kind, path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.hostClient.fetchVariable(path))
-	found, _ := value.(map[string]string)
-	return s, found, err
+	q := sourceQuery{kind, path}
+	found, err := p.data.read(p.ctx, q)
+	return q, found, err
 }
 
 func (p *renderPass) nomadVar(path string) (nomadVarItems, error) {
-	s, found, err := p.readVariable("nomad.var.block", path)
+	q, found, err := p.readVariable(variableKind, path)
 	if err != nil {
 		return nil, err
 	}
-	if found == nil {
-		p.missingSources[s] = true
+	if !found.Exists {
+		p.missingSources[q] = true
 		return nil, nil
 	}
-	all := make(nomadVarItems, len(found))
-	for k, v := range found {
+	all := make(nomadVarItems, len(found.Items))
+	for k, v := range found.Items {
 		all[k] = nomadVarItem(v)
 	}
 	return all, nil
 }
 
 func (p *renderPass) nomadVarExists(path string) (bool, error) {
-	_, found, err := p.readVariable("nomad.var.query", path)
-	return found != nil, err
+	_, found, err := p.readVariable(variableQueryKind, path)
+	return found.Exists, err
 }
 
 // nomadVarList lists the variables below a prefix. If safe is true (nomadVarListSafe), an
@@ -384,17 +360,17 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]nomadVarMeta, e
 	if err != nil {
 		return nil, err
 	}
-	s := dataSource{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.hostClient.fetchVariables(path))
+	q := sourceQuery{variableListKind, path}
+	found, err := p.data.read(p.ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	list := []nomadVarMeta{}
-	for _, path := range value.([]string) {
-		list = append(list, nomadVarMeta{Path: path, Namespace: p.task.namespace})
+	for _, path := range found.Paths {
+		list = append(list, nomadVarMeta{Path: path, Namespace: p.Namespace})
 	}
 	if safe && len(list) == 0 {
-		p.missingSources[s] = true
+		p.missingSources[q] = true
 	}
 	return list, nil
 }
@@ -424,12 +400,12 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	if !tagged {
 		bare = name
 	}
-	value, err := p.readSource(dataSource{"nomad.service", bare + "@" + p.task.region}, p.task.hostClient.fetchServices(bare))
+	found, err := p.data.read(p.ctx, sourceQuery{serviceKind, bare})
 	if err != nil {
 		return nil, err
 	}
 	list := []serviceInstance{}
-	for _, s := range value.([]hook.Service) {
+	for _, s := range found.Services {
 		if !tagged || slices.Contains(s.Tags, tag) {
 			list = append(list, serviceInstance{s, s.NodeID})
 		}
@@ -457,12 +433,12 @@ func instanceSortKey(key string, s serviceInstance) string {
 }
 
 func (p *renderPass) nomadServices() ([]serviceName, error) {
-	value, err := p.readSource(dataSource{"nomad.services", p.task.region}, p.task.hostClient.fetchServices(""))
+	found, err := p.data.read(p.ctx, sourceQuery{Kind: servicesKind})
 	if err != nil {
 		return nil, err
 	}
 	list := []serviceName{}
-	for _, s := range value.([]hook.Service) { // sorted by name
+	for _, s := range found.Services { // sorted by name
 		if n := len(list); n == 0 || list[n-1].Name != s.Name {
 			list = append(list, serviceName{Name: s.Name})
 		}

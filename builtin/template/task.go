@@ -29,6 +29,7 @@ type taskRenderer struct {
 	watcher           *sourceWatcher
 	files             []*templateFile
 	wasRunning        bool // the task was already running when the renderer started
+	evaluator         evaluator
 
 	taskStarted     chan struct{} // receives an element when the task has started
 	firstRenderDone chan struct{} // closed when all templates are rendered, or rendering has failed
@@ -44,10 +45,10 @@ type taskRenderer struct {
 // templateFile is one template of the task and its output.
 type templateFile struct {
 	templateBlock
-	outputPath     rootedPath
-	parsedTemplate *parsedTemplate // nil before the first execution
-	rendered       bool
-	contentOnDisk  string // content of the file on disk
+	outputPath    rootedPath
+	source        *templateSource // nil before the first evaluation
+	rendered      bool
+	contentOnDisk string // content of the file on disk
 
 	newContent     string              // result of the last execution
 	renderTime     time.Time           // time of the last execution; zero if newContent does not depend on the time
@@ -76,7 +77,7 @@ type startRequestFields struct {
 	env       map[string]string
 }
 
-func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool) *taskRenderer {
+func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool, e evaluator) *taskRenderer {
 	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
@@ -84,7 +85,7 @@ func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRe
 		seedFile: rootedPath{r.dir.PrivateDir, "template-seed"},
 		pathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), wasRunning: recovered,
+		env: r.env, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), wasRunning: recovered, evaluator: e,
 		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -250,9 +251,12 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 	return changed, missing, nil
 }
 
+// templateSource is the text of a template, with the name that errors in it have.
+type templateSource struct{ name, text string }
+
 func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
-	if f.parsedTemplate == nil {
-		if f.parsedTemplate, err = t.compileFile(ctx, f); err != nil {
+	if f.source == nil {
+		if f.source, err = t.readTemplate(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -261,26 +265,33 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 		now = f.renderTime // an earlier process has rendered the file at this time, possibly from the same data
 	}
 	for {
-		p := &renderPass{ctx: ctx, task: t, file: f, now: now, sourcesRead: map[dataSource]int{}, missingSources: map[dataSource]bool{}}
-		text, err := f.parsedTemplate.execute(p)
+		data := &taskData{task: t, sourcesRead: map[dataSource]int{}}
+		result, err := t.evaluator.evaluate(ctx, &evaluation{
+			Name: f.source.name, Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
+			DeniedFunctions: t.limits.DeniedFunctions, Env: t.env, Namespace: t.namespace, Region: t.region, DestPath: f.DestPath, Now: now,
+		}, data)
 		if err != nil {
 			return err
 		}
-		if f.sourcesRead == nil && p.usesTime && text != f.contentOnDisk && now.Equal(f.renderTime) {
+		if f.sourcesRead == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.renderTime) {
 			now = time.Now() // the output differs also with the earlier time, so the data have changed
 			continue
 		}
-		f.newContent, f.sourcesRead, f.missingSources, f.renderTime = text, p.sourcesRead, p.missingSources, time.Time{}
-		if p.usesTime {
+		f.newContent, f.sourcesRead, f.missingSources, f.renderTime = result.Text, data.sourcesRead, map[dataSource]bool{}, time.Time{}
+		for _, q := range result.MissingSources {
+			f.missingSources[q.source(t.namespace, t.region)] = true
+		}
+		if result.UsesTime {
 			f.renderTime = now
 		}
 		return nil
 	}
 }
 
-func (t *taskRenderer) compileFile(ctx context.Context, f *templateFile) (*parsedTemplate, error) {
+// readTemplate returns the text of a template, from the job or from the file that the job names.
+func (t *taskRenderer) readTemplate(ctx context.Context, f *templateFile) (*templateSource, error) {
 	if f.SourcePath == "" {
-		return compileTemplate(f.DestPath, f.EmbeddedTmpl, &f.templateBlock)
+		return &templateSource{f.DestPath, f.EmbeddedTmpl}, nil
 	}
 	if f.EmbeddedTmpl != "" {
 		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
@@ -300,7 +311,7 @@ func (t *taskRenderer) compileFile(ctx context.Context, f *templateFile) (*parse
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
-	return compileTemplate(f.SourcePath, string(text), &f.templateBlock)
+	return &templateSource{f.SourcePath, string(text)}, nil
 }
 
 // writeFiles writes the new output to the files, and sets the environment

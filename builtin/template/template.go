@@ -16,6 +16,9 @@ const Name = "template"
 // Hook renders the templates of all tasks of a node. Its zero value is ready for
 // use.
 type Hook struct {
+	// Evaluator is the process that evaluates templates; nil means this process.
+	Evaluator *EvaluatorProcess
+
 	host hook.Host
 	node hook.Node
 
@@ -127,7 +130,11 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFi
 		t.hostClient.setScope(scope)
 		return t
 	}
-	t = newTaskRenderer(h.host, h.node, scope, r, running)
+	var e evaluator = localEvaluator{}
+	if h.Evaluator != nil {
+		e = h.Evaluator
+	}
+	t = newTaskRenderer(h.host, h.node, scope, r, running, e)
 	if h.renderers == nil {
 		h.renderers = map[taskKey]*taskRenderer{}
 	}

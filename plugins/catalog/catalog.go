@@ -52,6 +52,9 @@ type Builtin struct {
 	// SlowFingerprint means that a node is ready without the first fingerprint.
 	SlowFingerprint bool
 
+	// NoTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
+	NoTasks bool
+
 	// NotStarted is the reason why a driver has no entry in the catalog; "" means that it has one.
 	NotStarted string
 }
@@ -94,6 +97,7 @@ type Entry struct {
 	Block   *PluginBlock // configuration of the plugin; nil if it has none
 
 	OnDemand        bool // see Builtin.OnDemand
+	NoTasks         bool // see Builtin.NoTasks
 	SlowFingerprint bool // see Builtin.SlowFingerprint
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
@@ -279,7 +283,7 @@ func (cfg *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool)
 func (b Builtin) entry(block *PluginBlock) Entry {
 	e := Entry{
 		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
-		OnDemand: b.OnDemand, SlowFingerprint: b.SlowFingerprint,
+		OnDemand: b.OnDemand, SlowFingerprint: b.SlowFingerprint, NoTasks: b.NoTasks,
 	}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver

@@ -112,4 +112,20 @@ func TestUnusedPIDs(t *testing.T) {
 			t.Errorf("unused with a task: %v", got)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newHangingPlugin()
+		e := externalEntry("slow")
+		e.NoTasks = true
+		s := startSupervisor(t, Config{}, []catalog.Entry{e}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+		d, err := s.Driver(t.Context(), "slow")
+		if err == nil {
+			err = d.RecoverTask(t.Context(), &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.UnusedPIDs(); !slices.Equal(got, []int{42}) {
+			t.Errorf("a process without tasks: %v", got)
+		}
+	})
 }

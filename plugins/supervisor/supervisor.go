@@ -504,13 +504,15 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// UnusedPIDs returns the pids of the driver processes that cannot have tasks: this supervisor has launched them, and no
-// caller has started or recovered a task.
+// UnusedPIDs returns the pids of the processes that cannot have tasks: those of entries with NoTasks, and drivers that this
+// supervisor has launched, and for which no caller has started or recovered a task.
 func (s *Supervisor) UnusedPIDs() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
-		if _, reattached := m.inst.(reattachedPlugin); m.inst != nil && !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load() {
+		_, reattached := m.inst.(reattachedPlugin)
+		unusedDriver := !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load()
+		if m.inst != nil && (m.entry.NoTasks || unusedDriver) {
 			pids = append(pids, m.inst.PID())
 		}
 	}

@@ -79,6 +79,12 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {
 			builtin.Config = builtins.DevPluginConfigs[name]
 		}
+		if name == template.Name {
+			builtin.NoTasks = true // its child process evaluates templates
+			if uids, _ := c.Artifact["download_uids"].(string); uids != "" {
+				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
+			}
+		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)

@@ -1,6 +1,7 @@
 package builtins
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,20 +24,20 @@ import (
 // third-party plugins: this binary, started again with `plugin serve NAME`.
 var All = map[string]struct {
 	Kind  base.Type
-	serve func()
+	serve func(args []string)
 }{
-	artifact.Name: {base.TypeHook, func() {
+	artifact.Name: {base.TypeHook, func([]string) {
 		artifact.ConfineProcess()
 		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
 	}},
-	docker.Name:   {base.TypeDriver, func() { sdk.ServeDriver(&docker.Driver{}) }},
-	exec.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&exec.Driver{}) }},
-	java.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&java.Driver{}) }},
-	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
-	qemu.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&qemu.Driver{}) }},
-	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
-	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
-	template.Name: {base.TypeHook, func() { template.ConfineProcess(); sdk.ServeHook(&template.Hook{}) }},
+	docker.Name:   {base.TypeDriver, func([]string) { sdk.ServeDriver(&docker.Driver{}) }},
+	exec.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&exec.Driver{}) }},
+	java.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&java.Driver{}) }},
+	mock.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&mock.Driver{}) }},
+	qemu.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&qemu.Driver{}) }},
+	rawexec.Name:  {base.TypeDriver, func([]string) { sdk.ServeDriver(&rawexec.Driver{}) }},
+	script.Name:   {base.TypeHook, func([]string) { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
+	template.Name: {base.TypeHook, serveTemplates},
 }
 
 // DevPluginConfigs is the configuration with which builtins run commands without isolation.
@@ -45,15 +46,24 @@ var DevPluginConfigs = map[string]map[string]any{
 	script.Name:  {"commands": true},
 }
 
-// ServePlugin serves a builtin as a plugin process. If a user runs the command directly, it prints
-// that it is a plugin.
-func ServePlugin(name string) error {
+// serveTemplates serves the hook template. The only argument, if there is one, are the download_uids of the agent.
+func serveTemplates(args []string) {
+	uids := strings.Join(args, "")
+	evaluator := template.ConfineProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
+		return artifact.FindUserID(context.Background(), uids)
+	})
+	sdk.ServeHook(&template.Hook{Evaluator: evaluator})
+}
+
+// ServePlugin serves a builtin as a plugin process, with the arguments after its name. If a user runs the command directly, it
+// prints that it is a plugin.
+func ServePlugin(name string, args ...string) error {
 	builtin, ok := All[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(All))
 		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
 	}
-	builtin.serve()
+	builtin.serve(args)
 	return nil
 }
 
@@ -68,3 +78,6 @@ func DriverNames() []string {
 // ArtifactDownloadCommand is the hidden command of the helper process that downloads one artifact
 // with restricted rights.
 const ArtifactDownloadCommand = "artifact-download"
+
+// TemplateEvaluatorCommand is the hidden command of the helper process that evaluates templates without rights.
+const TemplateEvaluatorCommand = "template-evaluator"

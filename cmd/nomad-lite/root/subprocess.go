@@ -2,9 +2,11 @@ package root
 
 import (
 	"context"
+	"os"
 	"slices"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
@@ -27,8 +29,10 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 		return exitCodeToError(func() int { return confined.ServeParseRequest(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
 		return exitCodeToError(func() int { return artifact.Download(s.In, s.Out, s.Err) })
-	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
-		return func() error { return builtins.ServePlugin(args[2]) }
+	case slices.Equal(args, []string{builtins.TemplateEvaluatorCommand}):
+		return exitCodeToError(func() int { return template.ServeEvaluator(os.Stdin, s.Err) })
+	case len(args) >= 3 && args[0] == "plugin" && args[1] == "serve":
+		return func() error { return builtins.ServePlugin(args[2], args[3:]...) }
 	}
 	return nil
 }

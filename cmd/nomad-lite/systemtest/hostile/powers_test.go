@@ -17,11 +17,13 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"golang.org/x/sys/unix"
 )
 
 // processLimits are the restrictions that a row of the table in SECURITY.md lists for a process.
 type processLimits struct {
+	isRoot           bool // the process has the user root, otherwise one of the default download_uids
 	capabilities     uint64
 	all              bool // the process has all capabilities of root
 	syscallsFiltered bool // system calls are filtered
@@ -43,9 +45,9 @@ func readProcessLimits(t *testing.T) map[string]processLimits {
 		t.Fatal(err)
 	}
 	rows := map[string]processLimits{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|[^|]*\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
-		p := processLimits{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), syscallsFiltered: strings.TrimSpace(row[3]) != "none"}
-		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[2], -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
+		p := processLimits{isRoot: strings.TrimSpace(row[2]) == "root", all: strings.HasPrefix(strings.TrimSpace(row[3]), "all"), syscallsFiltered: strings.TrimSpace(row[4]) != "none"}
+		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[3], -1) {
 			bit, known := capabilityBits[name]
 			if !known && !p.all {
 				t.Fatalf("SECURITY.md: %s: unknown capability %s", row[1], name)
@@ -59,7 +61,11 @@ func readProcessLimits(t *testing.T) map[string]processLimits {
 
 // check compares each thread of a process with a row of the table in SECURITY.md. The capabilities
 // "all" mean those of the test process.
-func (p processLimits) check(pid int, bounded bool) error {
+func (p processLimits) check(pid int) error {
+	uids, err := idrange.ParseDownloadUIDs(idrange.DefaultDownloadUIDs)
+	if err != nil {
+		return err
+	}
 	all, err := readCapabilityBoundingSet("/proc/thread-self/status")
 	if err != nil {
 		return err
@@ -76,7 +82,16 @@ func (p processLimits) check(pid int, bounded bool) error {
 		if err != nil {
 			return err
 		}
-		want := []string{"CapAmb:\t0000000000000000"}
+		var user uint32
+		if _, rest, ok := bytes.Cut(status, []byte("\nUid:")); ok {
+			if _, err := fmt.Sscan(string(rest[:16]), &user); err != nil {
+				return err
+			}
+		}
+		if p.isRoot != (user == 0) || !p.isRoot && !uids.Contains(user) {
+			return fmt.Errorf("%s: the user is %d", path, user)
+		}
+		want := []string{"CapAmb:\t0000000000000000", fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d", user)}
 		if p.syscallsFiltered {
 			want = append(want, "NoNewPrivs:\t1", "Seccomp:\t2")
 		}
@@ -96,7 +111,7 @@ func (p processLimits) check(pid int, bounded bool) error {
 					want = append(want, name+":\t"+set)
 				}
 			}
-			if bounded {
+			if p.isRoot { // no_new_privs keeps another user from capabilities in the bounding set
 				want = append(want, "CapBnd:\t"+set)
 			}
 		}
@@ -171,8 +186,7 @@ func TestProcessPrivileges(t *testing.T) {
 		checkOnce.Do(func() {
 			for _, pid := range processesWithArgs("nomad-lite artifact-download") {
 				checked = true
-				// The process is in a user namespace of its own, so its bounding set is full.
-				if err := download.check(pid, false); err != nil {
+				if err := download.check(pid); err != nil {
 					t.Errorf("artifact-download: %v", err)
 				}
 				assertUntraceable(t, "artifact-download", pid)
@@ -211,12 +225,12 @@ func TestProcessPrivileges(t *testing.T) {
 			continue
 		}
 		seen++
-		if err := row.check(pids[0], true); err != nil {
+		if err := row.check(pids[0]); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}
 		assertUntraceable(t, args, pids[0])
 	}
-	if seen < 7 {
-		t.Errorf("SECURITY.md has %d rows of processes that run, want 7", seen)
+	if seen < 8 {
+		t.Errorf("SECURITY.md has %d rows of processes that run, want 8", seen)
 	}
 }

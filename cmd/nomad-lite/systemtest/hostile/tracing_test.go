@@ -34,7 +34,7 @@ var traceAttacks = map[string]func(pid int) error{
 }
 
 func init() {
-	for _, name := range []string{"root", "cwd", "exe", "fd/0", "fd/1", "fd/2", "ns/mnt"} {
+	for _, name := range []string{"root", "cwd", "exe", "fd/1", "fd/2", "ns/mnt"} {
 		traceAttacks["follow "+name] = func(pid int) error { return openInProc(pid, name, unix.O_PATH) }
 	}
 	for _, name := range []string{"environ", "maps", "smaps", "auxv", "mem", "pagemap"} {
@@ -193,7 +193,7 @@ func TestProcessesCannotBeTraced(t *testing.T) {
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
 	}))
-	for _, name := range []string{"agent", "keeper", "log-collector", "plugin serve raw_exec", "plugin serve template", "plugin serve script"} {
+	for _, name := range []string{"agent", "keeper", "log-collector", "plugin serve raw_exec", "plugin serve template", "template-evaluator", "plugin serve script"} {
 		pids := processesWithArgs("nomad-lite " + name)
 		if len(pids) != 1 {
 			t.Errorf("processes of %q: %v", name, pids)

@@ -1,0 +1,315 @@
+package template
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// maxFrameSize limits a message between the process of the hook and the evaluator process, in bytes.
+const maxFrameSize = 64 << 20
+
+// frame is a message between the process of the hook and the evaluator process. The process of the hook sends an Evaluation;
+// then the evaluator process sends queries, each of which it waits for, and the Result or an Err.
+type frame struct {
+	ID         uint64 // number of the evaluation
+	Evaluation *evaluation
+	Cancel     bool
+	Query      *dataQuery
+	Answer     *dataAnswer
+	Result     *evaluationResult
+	Err        *wireError
+}
+
+// dataQuery is a call of evaluationData.
+type dataQuery struct {
+	Interpolate string // the text, for a call of interpolate
+	Seed        bool
+	Source      sourceQuery // for a call of read
+}
+
+// dataAnswer is the result of a dataQuery.
+type dataAnswer struct {
+	Text  string
+	Seed  []byte
+	Value sourceValue
+	Err   *wireError
+}
+
+// wireError is an error with the property that its receiver needs.
+type wireError struct {
+	Text      string
+	Permanent bool
+}
+
+func newWireError(err error) *wireError {
+	if err == nil {
+		return nil
+	}
+	return &wireError{Text: err.Error(), Permanent: errors.As(err, new(permanentError))}
+}
+
+func (e *wireError) err() error {
+	switch {
+	case e == nil:
+		return nil
+	case e.Permanent:
+		return permanentError{errors.New(e.Text)}
+	}
+	return errors.New(e.Text)
+}
+
+// frameConn sends and receives frames. One goroutine may receive while others send.
+type frameConn struct {
+	conn net.Conn
+	mu   sync.Mutex // serialises sent frames
+}
+
+// send writes one frame. After an error the connection is closed, because a part of the frame can have been sent.
+func (c *frameConn) send(f *frame) error {
+	var b bytes.Buffer
+	b.Write(make([]byte, 4))
+	if err := gob.NewEncoder(&b).Encode(f); err != nil {
+		return err
+	}
+	size := b.Len() - 4
+	if size > maxFrameSize {
+		return fmt.Errorf("message of %d bytes is over the limit of %d", size, maxFrameSize)
+	}
+	binary.BigEndian.PutUint32(b.Bytes(), uint32(size))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // fails for a closed connection only
+	if _, err := c.conn.Write(b.Bytes()); err != nil {
+		c.conn.Close()
+		return err
+	}
+	return nil
+}
+
+// sendTimeout is how long a process that does not read blocks a sender.
+const sendTimeout = 10 * time.Second
+
+func (c *frameConn) receive() (*frame, error) {
+	var header [4]byte
+	if _, err := io.ReadFull(c.conn, header[:]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(header[:])
+	if size > maxFrameSize {
+		return nil, fmt.Errorf("message of %d bytes is over the limit of %d", size, maxFrameSize)
+	}
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, c.conn, int64(size)); err != nil {
+		return nil, err
+	}
+	f := &frame{}
+	return f, gob.NewDecoder(&b).Decode(f)
+}
+
+// EvaluatorProcess evaluates templates in another process, which has none of the rights of this one. It is safe for concurrent
+// use.
+type EvaluatorProcess struct {
+	conn   *frameConn
+	onExit func()        // is called when the process has exited, or has sent an invalid message
+	done   chan struct{} // closed after the call of onExit
+
+	mu      sync.Mutex
+	lastID  uint64
+	pending map[uint64]chan *frame
+}
+
+var errEvaluatorExited = errors.New("the process that evaluates templates has exited")
+
+// newEvaluatorProcess returns the evaluator process at the other end of a connection.
+func newEvaluatorProcess(conn net.Conn, onExit func()) *EvaluatorProcess {
+	p := &EvaluatorProcess{conn: &frameConn{conn: conn}, onExit: onExit, done: make(chan struct{}), pending: map[uint64]chan *frame{}}
+	go p.receive()
+	return p
+}
+
+// receive passes messages to the evaluations until the connection ends.
+func (p *EvaluatorProcess) receive() {
+	defer close(p.done)
+	defer p.onExit()
+	defer p.conn.conn.Close()
+	for {
+		f, err := p.conn.receive()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		frames := p.pending[f.ID] // nil for an evaluation that was cancelled
+		p.mu.Unlock()
+		if frames == nil {
+			continue
+		}
+		select {
+		case frames <- f:
+		default:
+			return // the process sends messages without waiting for answers
+		}
+	}
+}
+
+func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data evaluationData) (*evaluationResult, error) {
+	frames := make(chan *frame, 1)
+	p.mu.Lock()
+	p.lastID++
+	id := p.lastID
+	p.pending[id] = frames
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.pending, id)
+	}()
+	if err := p.send(&frame{ID: id, Evaluation: e}); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case f := <-frames:
+			switch {
+			case f.Query != nil:
+				answer := answerQuery(ctx, f.Query, data)
+				if ctx.Err() != nil {
+					break // the other process waits for the cancellation
+				}
+				if err := p.send(&frame{ID: id, Answer: answer}); err != nil {
+					return nil, err
+				}
+			case f.Result != nil:
+				return f.Result, nil
+			case f.Err != nil:
+				return nil, f.Err.err()
+			}
+		case <-ctx.Done():
+			_ = p.conn.send(&frame{ID: id, Cancel: true}) // an error means that the process has exited
+			return nil, ctx.Err()
+		case <-p.done:
+			return nil, errEvaluatorExited
+		}
+	}
+}
+
+// send sends a frame. If that fails because the connection has ended, send returns after onExit.
+func (p *EvaluatorProcess) send(f *frame) error {
+	err := p.conn.send(f)
+	if _, failed := errors.AsType[*net.OpError](err); failed {
+		<-p.done
+	}
+	if err != nil {
+		return fmt.Errorf("evaluate the template: %w", err)
+	}
+	return nil
+}
+
+func answerQuery(ctx context.Context, q *dataQuery, data evaluationData) *dataAnswer {
+	a := &dataAnswer{}
+	var err error
+	switch {
+	case q.Seed:
+		a.Seed, err = data.seed(ctx)
+	case q.Interpolate != "":
+		a.Text, err = data.interpolate(ctx, q.Interpolate)
+	default:
+		a.Value, err = data.read(ctx, q.Source)
+	}
+	a.Err = newWireError(err)
+	return a
+}
+
+// serveEvaluations evaluates templates for the process at the other end of the connection, until the connection ends.
+func serveEvaluations(c net.Conn) error {
+	conn := &frameConn{conn: c}
+	var mu sync.Mutex
+	running := map[uint64]*remoteData{}
+	for {
+		f, err := conn.receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		data := running[f.ID] // nil if the evaluation has ended
+		mu.Unlock()
+		switch {
+		case f.Evaluation != nil:
+			ctx, cancel := context.WithCancel(context.Background())
+			data = &remoteData{conn: conn, id: f.ID, cancel: cancel, answers: make(chan *dataAnswer, 1)}
+			mu.Lock()
+			running[f.ID] = data
+			mu.Unlock()
+			go func() {
+				defer cancel()
+				result, err := localEvaluator{}.evaluate(ctx, f.Evaluation, data)
+				mu.Lock()
+				delete(running, f.ID)
+				mu.Unlock()
+				_ = conn.send(&frame{ID: f.ID, Result: result, Err: newWireError(err)}) // an error means that the other process has exited
+			}()
+		case data == nil:
+		case f.Cancel:
+			data.cancel()
+		case f.Answer != nil:
+			select {
+			case data.answers <- f.Answer:
+			default: // the evaluation was cancelled
+			}
+		}
+	}
+}
+
+// remoteData are the data of one evaluation in the evaluator process. The evaluation makes one call at a time.
+type remoteData struct {
+	conn    *frameConn
+	id      uint64
+	cancel  context.CancelFunc
+	answers chan *dataAnswer // receives the answer to the query that was sent
+}
+
+func (d *remoteData) query(ctx context.Context, q *dataQuery) (*dataAnswer, error) {
+	if err := d.conn.send(&frame{ID: d.id, Query: q}); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-d.answers:
+		return a, a.Err.err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (d *remoteData) interpolate(ctx context.Context, text string) (string, error) {
+	a, err := d.query(ctx, &dataQuery{Interpolate: text})
+	if err != nil {
+		return "", err
+	}
+	return a.Text, nil
+}
+
+func (d *remoteData) read(ctx context.Context, q sourceQuery) (sourceValue, error) {
+	a, err := d.query(ctx, &dataQuery{Source: q})
+	if err != nil {
+		return sourceValue{}, err
+	}
+	return a.Value, nil
+}
+
+func (d *remoteData) seed(ctx context.Context) ([]byte, error) {
+	a, err := d.query(ctx, &dataQuery{Seed: true})
+	if err != nil {
+		return nil, err
+	}
+	return a.Seed, nil
+}

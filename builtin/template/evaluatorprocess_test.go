@@ -1,0 +1,169 @@
+package template
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// startTestEvaluator returns an evaluator that talks to this process over a connection.
+func startTestEvaluator(t *testing.T) *EvaluatorProcess {
+	t.Helper()
+	own, other := net.Pipe()
+	served := make(chan error)
+	go func() { served <- serveEvaluations(other) }()
+	p := newEvaluatorProcess(own, func() {})
+	t.Cleanup(func() {
+		own.Close()
+		<-p.done
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// fixedData are the data of an evaluation; a read blocks until its context ends.
+type fixedData struct{ reading chan struct{} }
+
+func (fixedData) interpolate(_ context.Context, text string) (string, error) {
+	return "<" + text + ">", nil
+}
+
+func (fixedData) seed(context.Context) ([]byte, error) { return nil, permanentErrorf("no seed") }
+
+func (d fixedData) read(ctx context.Context, _ sourceQuery) (sourceValue, error) {
+	close(d.reading)
+	<-ctx.Done()
+	return sourceValue{}, ctx.Err()
+}
+
+// evaluatorUser is the user of the evaluator process of a test.
+const evaluatorUser = 91234
+
+// checkEvaluator evaluates a template in the evaluator process of this process, and checks the rights of the process.
+func checkEvaluator(p *EvaluatorProcess) error {
+	if os.Geteuid() != 0 {
+		if p != nil {
+			return errors.New("an agent that is not root cannot start a process of another user")
+		}
+		return nil
+	}
+	if p == nil {
+		return errors.New("there is none")
+	}
+	r, err := p.evaluate(context.Background(), &evaluation{Text: `{{ env "attr.a" }} {{ timestamp "2006" }}`, Now: time.Unix(1e9, 0)}, fixedData{})
+	if err != nil || r.Text != "<${attr.a}> 2001" || !r.UsesTime {
+		return fmt.Errorf("result %+v, %w", r, err)
+	}
+	children := process.Children(os.Getpid())
+	if len(children) != 1 {
+		return fmt.Errorf("there are %d", len(children))
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", children[0]))
+	if err != nil {
+		return err
+	}
+	for _, line := range []string{
+		fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d", evaluatorUser), fmt.Sprintf("Gid:\t%d\t%[1]d\t%[1]d\t%[1]d", evaluatorUser),
+		"Groups:\t ", "CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2",
+	} {
+		if !bytes.Contains(status, []byte("\n"+line+"\n")) {
+			return fmt.Errorf("no line %q:\n%s", line, status)
+		}
+	}
+	return nil
+}
+
+// The end of an evaluation's context ends the evaluation on both sides, and does not affect the next one.
+func TestEvaluationIsCancelled(t *testing.T) {
+	p := startTestEvaluator(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	data := fixedData{make(chan struct{})}
+	go func() { <-data.reading; cancel() }()
+	if r, err := p.evaluate(ctx, &evaluation{Text: `{{ file "x" }}`}, data); !errors.Is(err, context.Canceled) {
+		t.Errorf("result %+v, %v", r, err)
+	}
+	if r, err := p.evaluate(t.Context(), &evaluation{Text: "b"}, data); err != nil || r.Text != "b" {
+		t.Errorf("the next: %+v, %v", r, err)
+	}
+}
+
+// Errors keep their text and whether a retry can fix them.
+func TestEvaluationErrors(t *testing.T) {
+	p := startTestEvaluator(t)
+	for text, want := range map[string]struct {
+		text      string
+		permanent bool
+	}{
+		"{{ if }}":                    {"missing value for if", true},
+		"{{ sprig_randAlpha 3 }}":     {"no seed", true},
+		`{{ "x" | parseInt }}`:        {"parsing", false},
+		`{{ parseJSON "{" | toJSON}}`: {"unexpected end", false},
+	} {
+		_, err := p.evaluate(t.Context(), &evaluation{Text: text}, fixedData{})
+		if err == nil || !strings.Contains(err.Error(), want.text) || errors.As(err, new(permanentError)) != want.permanent {
+			t.Errorf("%s: error %v, want %q, permanent %v", text, err, want.text, want.permanent)
+		}
+	}
+}
+
+// An evaluator process that sends more than the protocol allows is disconnected, and evaluations fail.
+func TestHostileEvaluatorProcess(t *testing.T) {
+	for name, attack := range map[string]func(*frameConn, uint64) error{
+		"queries without waiting": func(c *frameConn, id uint64) error {
+			for range 8 {
+				if err := c.send(&frame{ID: id, Query: &dataQuery{Source: sourceQuery{fileKind, "x"}}}); err != nil {
+					return nil // it is disconnected
+				}
+			}
+			return nil
+		},
+		"a long frame": func(c *frameConn, _ uint64) error {
+			_, err := c.conn.Write([]byte{0xff, 0xff, 0xff, 0xff})
+			return err
+		},
+		"no frame": func(c *frameConn, _ uint64) error {
+			_, err := c.conn.Write([]byte{0, 0, 0, 3, 1, 2, 3})
+			return err
+		},
+		"exit": func(c *frameConn, _ uint64) error { return c.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			own, other := net.Pipe()
+			exited := false
+			p := newEvaluatorProcess(own, func() { exited = true })
+			attacked := make(chan error)
+			go func() {
+				c := &frameConn{conn: other}
+				f, err := c.receive()
+				if err == nil {
+					err = attack(c, f.ID)
+				}
+				attacked <- err
+			}()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			data := fixedData{make(chan struct{})}
+			go func() { <-p.done; cancel() }() // ends the call that reads a source
+			if r, err := p.evaluate(ctx, &evaluation{Text: "a"}, data); err == nil {
+				t.Errorf("result %+v", r)
+			}
+			if err := <-attacked; err != nil {
+				t.Error(err)
+			}
+			<-p.done
+			if !exited {
+				t.Error("the exit was not reported")
+			}
+		})
+	}
+}
