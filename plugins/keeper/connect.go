@@ -29,6 +29,11 @@ func (c *Client) publishConn(l *clientConn) {
 
 // keepConnected replaces the connection whenever it ends, until ctx ends.
 func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
+	logError := func(err error) {
+		if c.isAgent {
+			c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
+		}
+	}
 	for ok := true; ok; {
 		select {
 		case <-l.Done():
@@ -39,15 +44,9 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 		if c.isAgent && ctx.Err() == nil {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperID.PID, "dir", c.cfg.Dir)
 		}
-		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, c.logConnectError); ok {
+		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
 			c.publishConn(l)
 		}
-	}
-}
-
-func (c *Client) logConnectError(err error) {
-	if c.isAgent {
-		c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
 	}
 }
 
