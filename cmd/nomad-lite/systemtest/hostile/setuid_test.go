@@ -200,7 +200,7 @@ wait $!`
 			}
 			cmd := exec.Command(args[0], args[1:]...)
 			cmd.Dir = t.TempDir()
-			cmd.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+cmd.Dir)
+			cmd.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+cmd.Dir, "TMPDIR="+cmd.Dir)
 			out, err := cmd.CombinedOutput()
 			log, readErr := os.ReadFile(filepath.Join(cmd.Dir, "log"))
 			if err := errors.Join(err, readErr); err != nil {
@@ -209,6 +209,9 @@ wait $!`
 			said := slices.DeleteFunc(strings.Split(string(log), "\n"), func(line string) bool { return !strings.Contains(line, "set-user-id programs") })
 			if (c.want != "") != (len(said) == 1) || len(said) == 1 && !strings.Contains(said[0], c.want) {
 				t.Errorf("the agent says %q, want %q", said, c.want)
+			}
+			if table, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(table), cmd.Dir) {
+				t.Errorf("mounts are left: %s, %v", table, err)
 			}
 		})
 	}
