@@ -149,10 +149,10 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 		t.Fatal(err)
 	}
 	n := &faultNode{
-		T: t, fault: f, random: rand.New(rand.NewPCG(rand.Uint64(), 0)), dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "diary"),
+		T: t, fault: f, random: rand.New(rand.NewPCG(rand.Uint64(), 0)), dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "history", "diary"),
 		faultInjected: make(chan struct{}), lastAllocs: map[string]*api.Allocation{}, finalRunCounts: map[string]int{},
 	}
-	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), os.Mkdir(n.networkDir(), 0o755), f.in.chown(n.networkDir()), f.in.chown(dir)); err != nil {
+	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), os.Mkdir(n.networkDir(), 0o755), os.Mkdir(n.historyDir(), 0o755), f.in.chown(n.historyDir()), f.in.chown(n.networkDir()), f.in.chown(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.installHook("dying-hook", "dying"); err != nil {
@@ -201,6 +201,9 @@ func (n *faultNode) installHook(program, name string) error {
 
 // networkDir returns the directory with the networks of the external driver.
 func (n *faultNode) networkDir() string { return filepath.Join(n.dir, "networks") }
+
+// historyDir is apart from the data directory, because it is a volume that tasks can write.
+func (n *faultNode) historyDir() string { return filepath.Dir(n.runHistoryFile) }
 
 func (n *faultNode) pluginDir() string { return filepath.Join(n.dir, "plugins") }
 
@@ -315,7 +318,7 @@ func (n *faultNode) startBystander() {
 func (n *faultNode) jobSpec(killTimeout, version string) string {
 	groupBlocks, taskBlocks, config := "", "", ""
 	if n.fault.hasVolumes() {
-		groupBlocks, taskBlocks, config = groupVolumeBlocks, fmt.Sprintf(taskVolumeBlocks, n.dir), `pid_mode = "host"`
+		groupBlocks, taskBlocks, config = groupVolumeBlocks, fmt.Sprintf(taskVolumeBlocks, n.historyDir()), `pid_mode = "host"`
 	}
 	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName(), n.fault.networkMode(), groupBlocks, taskBlocks, config, n.dataDir)
 }

@@ -90,7 +90,7 @@ func (n *faultNode) installVolumePlugin() error {
 		blocked = "delete"
 	}
 	return errors.Join(
-		os.Chmod(n.dir, os.ModeSticky|0o777), // the driver runs the task as nobody, who writes the history
+		os.Chmod(n.historyDir(), os.ModeSticky|0o777), // the driver runs the task as nobody, who writes the history
 		os.MkdirAll(dir, 0o711),
 		os.WriteFile(filepath.Join(dir, "mount"), fmt.Appendf(nil, faultVolumePlugin, blocked, n.volumePluginBlockedDir()), 0o755),
 		linkProgram("chroot-driver", filepath.Join(n.pluginDir(), "chroot-driver")),
@@ -148,11 +148,11 @@ func init() {
 	}
 }
 
-// registerHistoryVolume registers the directory of the node as the volume in which a task writes its history.
+// registerHistoryVolume registers a directory of the node as the volume in which a task writes its history.
 func (n *faultNode) registerHistoryVolume() {
 	n.Helper()
 	var text string
-	if n.do("register-volume "+n.dir, &text); text != fmt.Sprint(nil) {
+	if n.do("register-volume "+n.historyDir(), &text); text != fmt.Sprint(nil) {
 		n.Fatal(text)
 	}
 }
