@@ -2,7 +2,9 @@ package docker
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"runtime"
@@ -14,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -34,33 +37,45 @@ type containerBuilder struct {
 	task   *taskConfig
 	start  *sdk.StartRequest
 
-	config       container.Config
-	host         container.HostConfig
-	checkedPaths []string // resolved paths on the host that may be mounted because they are in the task's directories
+	// noBind is why the driver cannot mount the sources of the container itself; nil if it can.
+	noBind error
+
+	config container.Config
+	host   container.HostConfig
+	plan   containerPlan
 }
 
-// buildContainer returns the options of the container of a task and the paths for
-// checkUnchanged, or an error that names the option that the operator's policy or the driver
-// refuses.
-func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest) (_ *client.ContainerCreateOptions, checkedPaths []string, err error) {
-	b := &containerBuilder{plugin: p, task: t, start: start}
+// containerPlan is what a start does for a container.
+type containerPlan struct {
+	options *client.ContainerCreateOptions
+	sources []boundSource // mounted by the driver before it creates the container
+	// hasOwnSources: the engine mounts paths that only the task itself could replace. No other container of the task can run
+	// while it does.
+	hasOwnSources bool
+}
+
+// buildContainer returns the plan for the container of a task, or an error that names the option that the operator's policy or
+// the driver refuses. noBind is why the driver cannot mount sources itself; nil if it can.
+func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, noBind error) (*containerPlan, error) {
+	b := &containerBuilder{plugin: p, task: t, start: start, noBind: noBind}
 	b.setCommand()
 	b.setLogging()
 	for _, set := range []func() error{b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
 		if err := set(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	networking, err := b.setNetwork()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return &client.ContainerCreateOptions{
+	b.plan.options = &client.ContainerCreateOptions{
 		Name:             containerName(start),
 		Config:           &b.config,
 		HostConfig:       &b.host,
 		NetworkingConfig: networking,
-	}, b.checkedPaths, nil
+	}
+	return &b.plan, nil
 }
 
 // containerName is Nomad's name for the container of a task.
@@ -210,6 +225,10 @@ func (b *containerBuilder) setDevices() error {
 		}
 		if strings.Trim(d.CgroupPermissions, "rwm") != "" {
 			return fmt.Errorf("devices: cgroup_permissions of %s is %q; it can have the letters r, w and m", d.HostPath, d.CgroupPermissions)
+		}
+		// A device that does not exist here can be one of another machine, on which the engine is.
+		if _, err := safepath.Locate(d.HostPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("devices: %w", err)
 		}
 		devices = append(devices, d)
 	}

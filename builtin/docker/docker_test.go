@@ -121,10 +121,11 @@ func TestNameOfAnotherOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newFakeEngine(t)
 			d := newTestDriver(t, e.host, nil)
-			options, _, err := buildContainer(&d.config, &taskConfig{imageConfig: imageConfig{Image: "app:1"}}, newTestStart(t, map[string]any{"image": "app:1"}))
+			plan, err := buildContainer(&d.config, &taskConfig{imageConfig: imageConfig{Image: "app:1"}}, newTestStart(t, map[string]any{"image": "app:1"}), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
+			options := plan.options
 			e.handle("POST /containers/create", func(w http.ResponseWriter, r *http.Request) {
 				if e.count("DELETE /containers/old") == 0 {
 					reply(http.StatusConflict, map[string]any{"message": "the name is in use"})(w, r)

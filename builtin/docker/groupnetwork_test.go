@@ -83,6 +83,19 @@ func TestJoinGroupNetwork(t *testing.T) {
 	}
 }
 
+// Users whom a job admits to the directory of a task can replace files there.
+func TestNetworkFilesAreMountedByTheDriver(t *testing.T) {
+	plan, err := buildPlan(t, nil, map[string]any{"extra_hosts": list("db:10.0.0.7")}, func(s *sdk.StartRequest) { s.NetworkIsolation = testNetwork }, nil)
+	if err != nil || len(plan.sources) != 1 || plan.sources[0].name != "private/docker-hosts" {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	for _, m := range plan.options.HostConfig.Mounts {
+		if m.Target == "/etc/hosts" && !strings.HasSuffix(m.Source, "/"+driver.MountsDir+"/0badcafe/0") {
+			t.Errorf("/etc/hosts of the task is %s", m.Source)
+		}
+	}
+}
+
 func TestRefusedInGroupNetwork(t *testing.T) {
 	for name, task := range map[string]map[string]any{
 		"hostname":        {"hostname": "mine"},

@@ -151,7 +151,7 @@ func (b *containerBuilder) securityOpt(opt string) (string, error) {
 		return "", err
 	}
 	const maxProfile = 1 << 20 // bytes; Docker's own profile has 20 kB
-	profile, err := safepath.ReadFile(file, maxProfile)
+	profile, err := safepath.ReadFile(file.path, maxProfile)
 	if err != nil {
 		return "", fmt.Errorf("read the seccomp profile: %w", err)
 	}

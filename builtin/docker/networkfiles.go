@@ -40,11 +40,15 @@ func (b *containerBuilder) mountNetworkFiles() error {
 		if b.mountsOver("/etc/" + name) {
 			continue
 		}
-		path, err := writePrivateFile(b.start.TaskDir(), "docker-"+name, files[name])
+		file, err := writePrivateFile(b.start.TaskDir(), "docker-"+name, files[name])
 		if err != nil {
 			return err
 		}
-		b.bind(mount.Mount{Type: mount.TypeBind, Source: path, Target: "/etc/" + name}, "")
+		source := filepath.Join(b.start.TaskDir(), file)
+		if b.noBind == nil { // users whom the job admits to the directory of the task can replace the file
+			source = b.addSource(boundSource{sourcePath: sourcePath{source, b.start.TaskDir(), file, true}})
+		}
+		b.bind(mount.Mount{Type: mount.TypeBind, Source: source, Target: "/etc/" + name}, "")
 	}
 	return nil
 }
@@ -65,7 +69,7 @@ func privateFileName(taskDir, name string) string {
 }
 
 // writePrivateFile writes a file that every user of the container can read, and returns its
-// path.
+// path relative to the task's directory.
 func writePrivateFile(taskDir, name, text string) (string, error) {
 	name = privateFileName(taskDir, name)
 	dir, err := os.OpenRoot(taskDir)
@@ -77,7 +81,7 @@ func writePrivateFile(taskDir, name, text string) (string, error) {
 	if err := dir.WriteFile(name, []byte(text), mode); err != nil {
 		return "", err
 	}
-	return filepath.Join(taskDir, name), dir.Chmod(name, mode) // the umask can have removed bits
+	return name, dir.Chmod(name, mode) // the umask can have removed bits
 }
 
 // hostsFile returns the content of /etc/hosts.

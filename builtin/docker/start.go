@@ -28,7 +28,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if err := tc.validate(); err != nil {
 		return nil, err
 	}
-	options, checkedPaths, err := buildContainer(config, &tc, start)
+	b := sourceBinder{engine: newEngineRef(engine), start: start}
+	plan, err := buildContainer(config, &tc, start, b.unavailable())
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +56,15 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			d.images.release(imageID, start.ID, start.Logger())
 		}
 	}()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, releaseSources(start))
+		}
+	}()
+	if plan, err = d.mountSources(ctx, plan, b, config, &tc); err != nil {
+		return nil, err
+	}
+	options := plan.options
 	options.Config.Image = imageID
 	id, err := createContainer(ctx, engine, options, cmp.Or(tc.ContainerExistsAttempts, config.ContainerExistsAttempts))
 	if err != nil {
@@ -86,9 +96,6 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		return nil, engineError(fmt.Errorf("start the container %s: %w", options.Name, err))
 	}
-	if err := checkUnchanged(checkedPaths); err != nil {
-		return nil, err
-	}
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
 		return nil, engineError(fmt.Errorf("inspect the container %s: %w", options.Name, err))
@@ -97,6 +104,30 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	t.state.StopSignal = inspected.Container.Config.StopSignal
 	t.startOutput()
 	return t, nil
+}
+
+// mountSources makes the mounts of a plan, so that the sources of the container cannot be replaced from then on. It returns
+// another plan if the driver cannot make mounts that the engine sees.
+func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceBinder, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
+	noBind := b.unavailable()
+	if len(plan.sources) > 0 {
+		err := b.bind(ctx, plan.sources)
+		var reason *noBindError
+		if !errors.As(err, &reason) {
+			return plan, err
+		}
+		noBind = reason
+		if plan, err = buildContainer(config, tc, b.start, noBind); err != nil {
+			return nil, err
+		}
+	}
+	if !plan.hasOwnSources {
+		return plan, nil
+	}
+	if _, err := d.Sweep(ctx, b.start.AllocID, b.start.Name); err != nil {
+		return nil, err
+	}
+	return buildContainer(config, tc, b.start, noBind) // the links of the sources, as they are now
 }
 
 // checkAPIVersion refuses options that the engine would ignore.

@@ -241,6 +241,9 @@ func (t *task) Destroy(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := releaseSources(t.start); err != nil {
+		return err
+	}
 	t.driver.images.release(t.state.ImageID, t.start.ID, t.start.Logger())
 	t.driver.reaper.remove(t.start.ID)
 	return nil

@@ -91,6 +91,10 @@ type PortMapping struct {
 	HostIP string
 }
 
+// MountsDir is the name of a directory below the directory of a task, in which a driver can mount files for the task. The
+// host unmounts it when the task will not start again.
+const MountsDir = ".mounts"
+
 // Mount is a host path that is mounted into the task.
 type Mount struct {
 	TaskPath        string

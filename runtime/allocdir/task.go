@@ -262,7 +262,7 @@ func (d *Dir) dropSecrets(name string) error {
 	if st, err := task.stat(); err == nil && st.Uid == 0 && st.Mode&0o777 == chrootDirMode {
 		errs = append(errs, unmountChroot(task, 0))
 	}
-	errs = append(errs, task.unmount(sharedDirName))
+	errs = append(errs, task.unmount(sharedDirName), task.unmount(driver.MountsDir))
 	for _, name := range []string{secretsDirName, privateDirName} {
 		errs = append(errs, task.unmount(name), task.removeAll(name, keepTopDir))
 	}

@@ -1,0 +1,291 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// boundSource is a file or directory that tasks can replace. The driver opens it, and mounts what it has opened in a directory
+// that only root can enter. The engine gets the path of this mount.
+type boundSource struct {
+	sourcePath
+	create bool   // create a directory if the path does not exist
+	place  string // name of the mount
+}
+
+// mountsPath returns the path of the directory in which the driver mounts the sources of one start.
+func mountsPath(start *sdk.StartRequest) string {
+	return filepath.Join(start.TaskDir(), driver.MountsDir, path.Base(start.ID))
+}
+
+// noBindError is the reason why the driver cannot make mounts that the engine sees.
+type noBindError struct{ cause error }
+
+func (e *noBindError) Error() string { return e.cause.Error() }
+func (e *noBindError) Unwrap() error { return e.cause }
+
+func noBind(format string, args ...any) error { return &noBindError{fmt.Errorf(format, args...)} }
+
+// sourceBinder mounts the sources of one container.
+type sourceBinder struct {
+	engine engineRef
+	start  *sdk.StartRequest
+}
+
+// unavailable returns the reason why the driver cannot make mounts, as far as it is known without making one.
+func (b sourceBinder) unavailable() error {
+	if os.Geteuid() != 0 {
+		return noBind("the agent is not root")
+	}
+	if _, err := b.socket(); err != nil {
+		return err
+	}
+	// Who can replace the directory of the task could replace the mounts.
+	if err := safepath.CheckDir(b.start.TaskDir()); err != nil {
+		return noBind("the directory of the task is not protected: %w", err)
+	}
+	return nil
+}
+
+// socket returns the path of the socket of an engine of this machine.
+func (b sourceBinder) socket() (string, error) {
+	address, err := url.Parse(b.engine.client().DaemonHost())
+	if err != nil || address.Scheme != "unix" {
+		return "", noBind("the engine at %s can be on another machine", b.engine.client().DaemonHost())
+	}
+	return address.Path, nil
+}
+
+// bind mounts all sources. It unmounts what an earlier start of the task has left, whose container is gone or is removed next.
+func (b sourceBinder) bind(ctx context.Context, sources []boundSource) error {
+	dir, err := b.makeDir()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	engineRoot, err := b.engineRoot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range sources {
+		if err := b.bindSource(dir, engineRoot, s); err != nil {
+			return fmt.Errorf("mount %s: %w", s.path, err)
+		}
+	}
+	return nil
+}
+
+// makeDir makes the directory of mountsPath in a new file system, so that an engine that does not see the mounts of the driver
+// does not find the path. It opens the directory.
+func (b sourceBinder) makeDir() (int, error) {
+	task, err := safepath.OpenDir(b.start.TaskDir())
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(task)
+	if err := unix.Mkdirat(task, driver.MountsDir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, &fs.PathError{Op: "mkdir", Path: filepath.Dir(mountsPath(b.start)), Err: err}
+	}
+	if err := unmountAt(task, driver.MountsDir); err != nil {
+		return -1, err
+	}
+	top, err := openDirAt(task, driver.MountsDir)
+	if err != nil {
+		return -1, err
+	}
+	err = unix.Mount("tmpfs", safepath.ProcPath(top), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
+	unix.Close(top)
+	if err != nil {
+		return -1, noBind("the agent cannot mount file systems: %w", err)
+	}
+	if top, err = openDirAt(task, driver.MountsDir); err != nil {
+		return -1, err
+	}
+	defer unix.Close(top)
+	name := path.Base(b.start.ID)
+	if err := unix.Mkdirat(top, name, 0o700); err != nil {
+		return -1, &fs.PathError{Op: "mkdir", Path: mountsPath(b.start), Err: err}
+	}
+	return openDirAt(top, name)
+}
+
+func openDirAt(dir int, name string) (int, error) {
+	fd, err := safepath.OpenAt(dir, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return fd, nil
+}
+
+// bindSource mounts one source, and checks that the engine sees it.
+func (b sourceBinder) bindSource(dir int, engineRoot string, s boundSource) error {
+	source, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(source)
+	var want unix.Stat_t
+	if err := unix.Fstat(source, &want); err != nil {
+		return err
+	}
+	if want.Mode&unix.S_IFMT == unix.S_IFDIR {
+		err = unix.Mkdirat(dir, s.place, 0o700)
+	} else {
+		err = unix.Mknodat(dir, s.place, unix.S_IFREG|0o600, 0)
+	}
+	if err != nil {
+		return err
+	}
+	target, err := safepath.OpenAt(dir, s.place, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	tree, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return noBind("the agent cannot mount directories: %w", err)
+	}
+	defer unix.Close(tree)
+	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return noBind("the agent cannot mount directories: %w", err)
+	}
+	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.place), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return noBind("the engine does not see mounts of the agent: it has another mount namespace (%w)", err)
+	}
+	defer unix.Close(seen)
+	var got unix.Stat_t
+	if err := unix.Fstat(seen, &got); err != nil || got.Dev != want.Dev || got.Ino != want.Ino {
+		return noBind("the engine does not see mounts of the agent: it has another mount namespace")
+	}
+	return nil
+}
+
+// open opens the source without following links: a task can have replaced a part of the path since it was resolved.
+func (s boundSource) open() (int, error) {
+	dir, err := safepath.OpenDir(s.dir)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	fd, err := safepath.OpenBeneath(dir, s.name)
+	if errors.Is(err, unix.ENOENT) && s.create {
+		if err := makeDirs(dir, s.name); err != nil {
+			return -1, err
+		}
+		fd, err = safepath.OpenBeneath(dir, s.name)
+	}
+	if errors.Is(err, unix.ELOOP) {
+		return -1, errors.New("a task has replaced a part of the path by a link while the container was started")
+	}
+	return fd, err
+}
+
+// makeDirs makes the missing directories of a path below a directory, without following links.
+func makeDirs(dir int, name string) error {
+	at, err := unix.Dup(dir)
+	if err != nil {
+		return err
+	}
+	for _, part := range strings.Split(name, "/") {
+		err := unix.Mkdirat(at, part, 0o755)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			unix.Close(at)
+			return err
+		}
+		next, err := openDirAt(at, part)
+		unix.Close(at)
+		if err != nil {
+			return err
+		}
+		at = next
+	}
+	return unix.Close(at)
+}
+
+// engineRoot returns the path of the root directory of the engine: of the process that listens at its socket.
+func (b sourceBinder) engineRoot(ctx context.Context) (string, error) {
+	socket, err := b.socket()
+	if err != nil {
+		return "", err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return "", sdk.Recoverable(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return "", err
+	}
+	switch {
+	case peerErr != nil:
+		return "", peerErr
+	case peer.Pid == 0:
+		return "", noBind("the engine is in another PID namespace")
+	}
+	return fmt.Sprintf("/proc/%d/root", peer.Pid), nil
+}
+
+// releaseSources unmounts the sources of a start. It does nothing if they are not mounted, or if a later start of the task has
+// unmounted them.
+func releaseSources(start *sdk.StartRequest) error {
+	task, err := safepath.OpenDir(start.TaskDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(task)
+	if _, err := safepath.StatAt(task, driver.MountsDir+"/"+path.Base(start.ID)); err != nil {
+		return nil
+	}
+	if err := unmountAt(task, driver.MountsDir); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(task, driver.MountsDir, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: filepath.Dir(mountsPath(start)), Err: err}
+	}
+	return nil
+}
+
+// unmountAt unmounts everything that is mounted on a name and below it. Containers keep what they have mounted.
+func unmountAt(dir int, name string) error {
+	for {
+		fd, err := openDirAt(dir, name)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		mounted, err := safepath.IsMount(dir, fd)
+		if mounted && err == nil {
+			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
+		}
+		unix.Close(fd)
+		if err != nil || !mounted {
+			return err
+		}
+	}
+}
