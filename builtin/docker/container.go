@@ -59,8 +59,7 @@ type containerPlan struct {
 func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, noBind error) (*containerPlan, error) {
 	b := &containerBuilder{plugin: p, task: t, start: start, noBind: noBind}
 	b.setCommand()
-	b.setLogging()
-	for _, set := range []func() error{b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
+	for _, set := range []func() error{b.setLogging, b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
 		if err := set(); err != nil {
 			return nil, err
 		}
@@ -137,12 +136,16 @@ func (b *containerBuilder) setLabels() error {
 }
 
 // setLogging sets the log driver of the container from the task, or from the plugin if the task sets none.
-func (b *containerBuilder) setLogging() {
+func (b *containerBuilder) setLogging() error {
 	l := b.plugin.Logging
 	if t := b.task.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {
 		l = loggingConfig{Type: cmp.Or(t.Type, t.Driver), Config: t.Config}
+		if _, ok := l.Config["path"]; ok && !b.plugin.Volumes.Enabled {
+			return fmt.Errorf("logging: path is refused, because an engine writes the output to this file of the host: %s", volumesDisabledText)
+		}
 	}
 	b.host.LogConfig = container.LogConfig{Type: cmp.Or(l.Type, "json-file"), Config: l.Config}
+	return nil
 }
 
 func (b *containerBuilder) setLimits() error {

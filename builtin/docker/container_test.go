@@ -100,6 +100,17 @@ func TestRefusedOptions(t *testing.T) {
 		{"the directory of the task with its private directories", map[string]any{"volumes": list(".:/task")}, "name one of its subdirectories"},
 		{"overlay of a directory of the host", map[string]any{"volumes": list("local:/x:O,upperdir=/etc,workdir=/tmp")}, `the mode "O" is refused`},
 		{"change of the owners of a volume", map[string]any{"volumes": list("local:/x:rw,U")}, `the mode "U" is refused`},
+		{"log file of the host", map[string]any{"logging": list(map[string]any{"type": "k8s-file", "config": list(map[string]any{"path": "/etc/cron.d/x"})})}, "logging: path is refused"},
+		{"network with options", map[string]any{"network_mode": "slirp4netns:allow_host_loopback=true"}, "network_mode"},
+		{"network with a space", map[string]any{"network_mode": " host"}, "network_mode"},
+		{"container without a name", map[string]any{"network_mode": "container:"}, "network_mode"},
+		{"network by a path", map[string]any{"network_mode": "/proc/1/ns/net"}, "network_mode"},
+		{"kernel settings", map[string]any{"security_opt": list("systempaths=unconfined")}, "security_opt"},
+		{"kernel settings of Podman", map[string]any{"security_opt": list("unmask=ALL")}, "security_opt"},
+		{"seccomp with a colon", map[string]any{"security_opt": list("seccomp:/etc/profile.json")}, "security_opt"},
+		{"access control of AppArmor", map[string]any{"security_opt": list("apparmor=unconfined")}, "security_opt"},
+		{"access control of SELinux", map[string]any{"security_opt": list("label=disable")}, "security_opt"},
+		{"type of SELinux", map[string]any{"security_opt": list("label=type:spc_t")}, "security_opt"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, _, err := build(t, nil, test.task, nil); err == nil || !strings.Contains(err.Error(), test.want) {

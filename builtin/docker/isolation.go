@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -73,11 +74,14 @@ func (b *containerBuilder) checkModes() error {
 	if i.CgroupNS != "" && i.CgroupNS != "private" {
 		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
 	}
-	if mode := b.task.NetworkMode; strings.Contains(mode, ":") && !strings.HasPrefix(mode, "container:") {
+	if mode := b.task.NetworkMode; mode != "" && !networkName.MatchString(strings.TrimPrefix(mode, "container:")) {
 		return fmt.Errorf("network_mode = %q is refused, because it is neither a network nor a container: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode)
 	}
 	return nil
 }
+
+// networkName matches names and ids of networks and of containers.
+var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 func (b *containerBuilder) setRuntime() error {
 	name := b.task.Runtime
@@ -140,13 +144,27 @@ func engineCapNames(names []string) []string {
 }
 
 // securityOpt replaces the path of a seccomp profile by the profile, as Docker's command
-// line does: the engine does not read files of clients.
+// line does: the engine does not read files of clients. Engines have options that show the
+// task the settings of the machine's kernel (systempaths, unmask), read files (seccomp, with
+// a colon), or switch off the access control of the machine: only the options that cannot are accepted without
+// allow_privileged.
 func (b *containerBuilder) securityOpt(opt string) (string, error) {
 	key, value, _ := strings.Cut(opt, "=")
-	if key != "seccomp" || value == "unconfined" || value == "builtin" {
-		return opt, nil
+	switch {
+	case key == "seccomp" && value != "unconfined" && value != "builtin":
+		return b.seccompProfile(value)
+	case b.plugin.AllowPrivileged, key == "seccomp":
+	case slices.Contains([]string{"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}, opt):
+	case key == "apparmor" && value != "unconfined" && value != "":
+	case key == "label" && strings.HasPrefix(value, "level:"):
+	default:
+		return "", fmt.Errorf("%q is refused: without allow_privileged = true in the configuration of the driver \"docker\", a task can have seccomp=FILE, apparmor=PROFILE, label=level:LEVEL and no-new-privileges", opt)
 	}
-	file, err := b.hostPath(value)
+	return opt, nil
+}
+
+func (b *containerBuilder) seccompProfile(path string) (string, error) {
+	file, err := b.hostPath(path)
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +175,7 @@ func (b *containerBuilder) securityOpt(opt string) (string, error) {
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, profile); err != nil {
-		return "", fmt.Errorf("the seccomp profile %s is not JSON", value) // the cause would quote the file
+		return "", fmt.Errorf("the seccomp profile %s is not JSON", path) // the cause would quote the file
 	}
-	return key + "=" + compact.String(), nil
+	return "seccomp=" + compact.String(), nil
 }
