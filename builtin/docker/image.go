@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,7 +15,9 @@ import (
 	"github.com/distribution/reference"
 	"github.com/hashicorp/go-hclog"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -97,7 +99,7 @@ func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.Star
 		return "", err
 	}
 	if t.Load != "" {
-		if err := s.load(ctx, t.Load, start); err != nil {
+		if err := s.load(ctx, t, start); err != nil {
 			return "", err
 		}
 	} else if t.ForcePull || ref.isMovable() {
@@ -227,26 +229,68 @@ func (s *imageStore) remove(imageID string, logger hclog.Logger) {
 }
 
 // load loads an archive of the task's local directory.
-func (s *imageStore) load(ctx context.Context, name string, start *sdk.StartRequest) error {
-	local, err := os.OpenRoot(filepath.Join(start.TaskDir(), "local"))
+func (s *imageStore) load(ctx context.Context, t *taskConfig, start *sdk.StartRequest) error {
+	archive, err := openArchive(filepath.Join(start.TaskDir(), "local"), t.Load)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	defer local.Close()
-	archive, err := local.Open(name)
-	if err != nil {
-		return fmt.Errorf("load: the archive must be in the task's local directory: %w", err)
-	}
 	defer archive.Close()
-	result, err := s.client().ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
-	if err != nil {
-		return engineError(fmt.Errorf("load %s: %w", name, err))
+	limit := pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.settings().imagePullTimeout)}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit.timeout, fmt.Errorf("not complete after %s, %v", limit.option, limit.timeout))
+	defer cancel()
+	err = func() error {
+		result, err := s.client().ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+		if err != nil {
+			return engineError(err)
+		}
+		defer result.Close()
+		return readMessages(result, func(string) {})
+	}()
+	if ctx.Err() != nil {
+		err = sdk.Recoverable(context.Cause(ctx))
 	}
-	defer result.Close()
-	if err := readMessages(result, func(string) {}); err != nil {
-		return fmt.Errorf("load %s: %w", name, err)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", t.Load, err)
 	}
 	return nil
+}
+
+// archiveReader reads as much of an archive as it had when it was opened: a task can append to it for ever.
+type archiveReader struct {
+	io.Reader
+	io.Closer
+}
+
+// openArchive opens a file of a directory in which tasks can write. A file with holes can be larger than its disk.
+func openArchive(dir, name string) (io.ReadCloser, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	resolved, err := filepath.EvalSymlinks(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	if !isBelow(resolved, dir) {
+		return nil, fmt.Errorf("the archive %s must be in the task's local directory", resolved)
+	}
+	f, err := safepath.OpenFile(resolved)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	var disk unix.Statfs_t
+	if err == nil {
+		err = unix.Fstatfs(int(f.Fd()), &disk)
+	}
+	if size := int64(disk.Blocks) * disk.Bsize; err == nil && info.Size() > size {
+		err = fmt.Errorf("the archive %s has %d bytes, and its disk %d", resolved, info.Size(), size)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return archiveReader{io.LimitReader(f, info.Size()), f}, nil
 }
 
 // errPullUnused is the cause that ends a pull for which no start waits.

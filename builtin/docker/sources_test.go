@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -431,6 +432,54 @@ func TestDevicesInDirectoriesOfTasks(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "devices: everybody may write to "+shared) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// An archive that a task names is a file of its local directory, and ends.
+func TestOpenArchive(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(
+		os.Mkdir(path("local"), 0o700), os.WriteFile(path("outside"), []byte("x"), 0o600), os.WriteFile(path("local/image"), []byte("text"), 0o600),
+		unix.Mkfifo(path("local/fifo"), 0o600), os.WriteFile(path("local/sparse"), nil, 0o600), os.Truncate(path("local/sparse"), 1<<42),
+		os.Symlink("image", path("local/link")), os.Symlink("../outside", path("local/out")), os.Symlink("/dev/zero", path("local/zero")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"image": "", "link": "", "fifo": "is not a regular file", ".": "is not a regular file", "none": "no such file", "out": "must be in the task's local directory",
+		"../outside": "must be in the task's local directory", "zero": "must be in the task's local directory", "sparse": "has 4398046511104 bytes, and its disk",
+	} {
+		archive, err := openArchive(path("local"), name)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want an error with %q", name, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil || string(text) != "text" {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		archive.Close()
+	}
+	archive, err := openArchive(path("local"), "image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	if err := os.WriteFile(path("local/image"), []byte("text that grows"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(archive); err != nil || string(text) != "text" {
+		t.Errorf("an archive that grows has %q, %v", text, err)
 	}
 }
 
