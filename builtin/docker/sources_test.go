@@ -155,7 +155,7 @@ func TestSourcesAreMountedAsChecked(t *testing.T) {
 	}
 	flip(t, filepath.Join(shared, "data"), filepath.Join(shared, "up"))
 
-	attempts := 300
+	attempts := 120
 	if testing.Short() {
 		attempts = 30
 	}
@@ -348,6 +348,39 @@ func TestLateDestroyKeepsMounts(t *testing.T) {
 	}
 }
 
+// Without mounts of the driver, no container of the task runs while the engine opens a path in the directory of the task.
+func TestOwnContainersAreRemovedFirst(t *testing.T) {
+	e := newMountEngine(t, func(*container.HostConfig) {})
+	d := newTestDriver(t, e.host, nil)
+	start := newTestStart(t, map[string]any{"image": "i:1", "volumes": list("local/link/file:/y")})
+	makeTaskDirs(t, start)
+	local := filepath.Join(start.TaskDir(), "local")
+	if err := errors.Join(os.Mkdir(filepath.Join(local, "old"), 0o755), os.Symlink("old", filepath.Join(local, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	e.handle("GET /containers/json", reply(http.StatusOK, list(map[string]any{"Id": "c0"})))
+	e.handle("DELETE /containers/c0", func(w http.ResponseWriter, r *http.Request) {
+		// The last act of the container.
+		if err := errors.Join(os.Remove(filepath.Join(local, "link")), os.Symlink("/etc", filepath.Join(local, "link"))); err != nil {
+			t.Error(err)
+		}
+		reply(http.StatusNoContent, nil)(w, r)
+	})
+	remote := newTestDriver(t, "tcp://127.0.0.1:1", nil)
+	b := sourceBinder{engine: remote.engine, start: start}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := buildContainer(&d.config, &tc, start, b.unavailable())
+	if err != nil || !plan.hasOwnSources {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	if plan, err = d.mountSources(t.Context(), plan, b, &d.config, &tc); err == nil || !strings.Contains(err.Error(), "the path /etc/file is outside of the directories of the task") {
+		t.Errorf("%+v, %v", plan, err)
+	}
+}
+
 const envListen = "DOCKER_TEST_LISTEN"
 
 // TestListener is not a test: it is the engine of TestEngineWithoutTheMounts, in a process of its own.
@@ -366,7 +399,7 @@ func TestListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		conn.Close()
 	}
 }
 

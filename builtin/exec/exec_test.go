@@ -203,6 +203,50 @@ func TestLinkInPathOfVolume(t *testing.T) {
 	}
 }
 
+// What is mounted is what the path led to without links, also while another process exchanges a directory and a link.
+func TestVolumeIsNotExchanged(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume, link := filepath.Join(dir, "volume"), filepath.Join(dir, "link")
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(volume, "inner"), 0o755), os.MkdirAll(filepath.Join(dir, "canary/inner"), 0o755), os.Symlink("canary", link),
+		os.WriteFile(filepath.Join(volume, "inner/file"), []byte("of the volume\n"), 0o644), os.WriteFile(filepath.Join(dir, "canary/inner/file"), []byte("canary\n"), 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	processtest.OpenDirs(t, filepath.Join(volume, "inner"))
+	processtest.OpenDirs(t, filepath.Join(dir, "canary/inner"))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, volume, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	change := withMount(driver.Mount{TaskPath: "/local/v", HostPath: filepath.Join(volume, "inner"), RequestName: "v"})
+	for range 10 {
+		switch got := runScript(t, &Driver{}, nil, change, "cat /local/v/file"); {
+		case got == "of the volume\n", strings.Contains(got, "which must not lead through a symbolic link"):
+		default:
+			t.Errorf("the task finds %q", got)
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
 func newDriver(t *testing.T, c isolated.Config) *Driver {
 	t.Helper()
 	d := &Driver{}
