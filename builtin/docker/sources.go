@@ -165,7 +165,7 @@ func (b sourceBinder) bindSource(dir int, engineRoot string, s boundSource) erro
 	}
 	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.place), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return noBind("the engine does not see mounts of the agent: it has another mount namespace (%w)", err)
+		return noBind("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
 	}
 	defer unix.Close(seen)
 	var got unix.Stat_t
@@ -197,7 +197,7 @@ func (s boundSource) open() (int, error) {
 
 // makeDirs makes the missing directories of a path below a directory, without following links.
 func makeDirs(dir int, name string) error {
-	at, err := unix.Dup(dir)
+	at, err := openDirAt(dir, ".")
 	if err != nil {
 		return err
 	}
