@@ -136,17 +136,6 @@ func readCapabilityBoundingSet(status string) (set uint64, err error) {
 
 // processesWithArgs returns the descendants of the test whose command lines start with args.
 func processesWithArgs(args string) (found []int) {
-	for _, pid := range processesBelow(os.Getpid()) {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), args+" ") {
-			found = append(found, pid)
-		}
-	}
-	return found
-}
-
-// processesBelow returns the descendants of a process.
-func processesBelow(ancestor int) (found []int) {
 	parents := map[int]int{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -163,10 +152,11 @@ func processesBelow(ancestor int) (found []int) {
 	}
 	for pid := range parents {
 		p := pid
-		for p > 1 && p != ancestor {
+		for p > 1 && p != os.Getpid() {
 			p = parents[p]
 		}
-		if p == ancestor && pid != ancestor {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && p == os.Getpid() && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), args+" ") {
 			found = append(found, pid)
 		}
 	}
