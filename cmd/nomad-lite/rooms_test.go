@@ -63,7 +63,7 @@ var runtimeLayers = [][]string{
 		"events", "jobsummary", "variables", "identity", "scheduler",
 		"allocdir", "logs", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline", "otlp",
 	},
-	{"taskapi"},
+	{"taskapi", "connlimit"},
 	{"hooks", "hookplugin"},
 	{"taskrunner"},
 	{"allocrunner"},
