@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 )
 
 // statusError is an error with its own status code. Its text is the complete body.
@@ -72,15 +74,34 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 	return false, nil, errPermissionDenied
 }
 
-// authenticateConn counts the connection of an authenticated client. If no token is configured, each
-// client that sends a complete request is authenticated: a connection whose request has a body is counted
-// after the body was read.
-func (a *API) authenticateConn(r *request) error {
-	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && !isFromTask(r.Request) && r.ContentLength != 0 {
-		r.authenticateConnAfterBody = true
+// errTooManyConns begins with Nomad's text for a client with one connection too many.
+var errTooManyConns = &statusError{http.StatusTooManyRequests, "Your IP is issuing too many concurrent connections, please rate limit your calls. " +
+	"Close connections that are not needed, or raise http_max_conns_per_client in the limits block of the agent's configuration"}
+
+// clientOf returns the client that the connection of an authenticated request counts for.
+func (p *accessPolicy) clientOf(r *request) connlimit.Identity {
+	id := r.conn.Origin()
+	switch {
+	case r.rights.workload != nil:
+		task := taskapi.Addr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
+		return connlimit.Identity{Class: connlimit.Task, Name: task.String()}
+	case id.Class == connlimit.Operator, p.token != "" && !r.rights.readOnly:
+		id.Class = connlimit.Operator
+	default:
+		id.Class = connlimit.Guest
+	}
+	return id
+}
+
+// identifyConn counts the connection of an authenticated request for its client. A client that needs no token is
+// counted only if it sends a complete request: after the body was read, if there is one.
+func (a *API) identifyConn(r *request) error {
+	client := a.access.clientOf(r)
+	if client.Class == connlimit.Guest && r.ContentLength != 0 {
+		r.clientAfterBody = client
 		return nil
 	}
-	return r.authenticateConn()
+	return r.identifyConn(client)
 }
 
 // corsPaths are the paths, with their methods, that pages of other web sites may request, as in Nomad. Such

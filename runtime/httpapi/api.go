@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
@@ -169,11 +170,11 @@ func http1Protocol() *http.Protocols {
 	return p
 }
 
-// unixSocketKey marks the context of a request over the unix socket of the agent. limitConnKey is the context key of a
-// request's *limitConn, if its connection is counted.
+// unixSocketKey marks the context of a request over the unix socket of the agent. connKey is the context key of a
+// request's *connlimit.Conn, if its connection is counted.
 type (
 	unixSocketKey struct{}
-	limitConnKey  struct{}
+	connKey       struct{}
 )
 
 // Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
@@ -199,10 +200,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 			case taskapi.Network:
 				ctx = context.WithValue(ctx, taskSocketKey{}, true)
 			}
-			if limited := limitConnOf(c); limited != nil {
-				ctx = context.WithValue(ctx, limitConnKey{}, limited)
-			}
-			return ctx
+			return context.WithValue(ctx, connKey{}, connlimit.Of(c))
 		},
 		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
@@ -238,7 +236,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
 	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
-	r.limitConn, _ = hr.Context().Value(limitConnKey{}).(*limitConn)
+	r.conn, _ = hr.Context().Value(connKey{}).(*connlimit.Conn)
+	defer r.conn.RequestDone()
 	defer r.releaseBody()
 	r.setBodyDeadline()
 	value, err := a.handleRequest(r)
@@ -265,13 +264,14 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	r.limitConn.headerReceived(r.ContentLength != 0)
+	r.conn.HeaderReceived(r.ContentLength != 0)
 	authenticated, workload, err := a.access.authorize(r.Request)
 	r.rights.workload = workload
+	r.rights.readOnly = a.access.isReadOnly(r.Request)
 	if !authenticated {
 		r.discardBody()
 	} else {
-		err = a.authenticateConn(r)
+		err = a.identifyConn(r)
 	}
 	if err != nil {
 		return nil, err
@@ -293,7 +293,7 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.id = id
-	if r.rights.readOnly = a.access.isReadOnly(r.Request); r.rights.readOnly {
+	if r.rights.readOnly {
 		if err := r.checkReadOnly(method, rt); err != nil {
 			return nil, err
 		}

@@ -54,10 +54,10 @@ func (f *fixture) readUntil(t *testing.T, path, token, lastText string) string {
 
 // serve starts a server on a listener. At the end of the test it stops the server and waits until the
 // server has ended.
-func (f *fixture) serve(t *testing.T, l net.Listener) {
+func (f *fixture) serve(t *testing.T, listeners ...net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- f.Serve(ctx, l) }()
+	go func() { served <- f.Serve(ctx, listeners...) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

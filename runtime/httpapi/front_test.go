@@ -210,7 +210,7 @@ func TestConnectionFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, LimitListener(l, 0, 3))
+	f.serve(t, newLimiter(3).Listen(l))
 	get := func(conn net.Conn, header string) int {
 		t.Helper()
 		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the write fails if the server closes the connection early

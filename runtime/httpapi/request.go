@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -40,10 +41,10 @@ type request struct {
 	statusCode         int  // status of a successful reply; 0 means 200
 	replyWritten       bool // the handler of the route has written the reply
 
-	limitConn                 *limitConn // nil if the connection is not counted
-	authenticateConnAfterBody bool       // the connection is counted after the body was read
-	bodyBudget                *memoryBudget
-	reservedBytes             int64 // bytes of the body budget that this request holds
+	conn            *connlimit.Conn    // nil if the connection is not counted
+	clientAfterBody connlimit.Identity // unless it is zero, the connection is counted for it after the body was read
+	bodyBudget      *memoryBudget
+	reservedBytes   int64 // bytes of the body budget that this request holds
 }
 
 // clientRights limits what a client may do. The zero value is all rights.
@@ -150,10 +151,10 @@ func (r *request) setWriteDeadline() {
 	_ = r.responseController.SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
-// authenticateConn counts the connection as authenticated. If the limit is reached, the connection is
+// identifyConn counts the connection for the client of the request. If the limit is reached, the connection is
 // closed after the reply.
-func (r *request) authenticateConn() error {
-	if r.limitConn.authenticate() {
+func (r *request) identifyConn(client connlimit.Identity) error {
+	if r.conn.Identify(client) {
 		return nil
 	}
 	r.discardBody()
@@ -217,9 +218,9 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequest("read the body of the request: " + err.Error())
 	}
 	_ = r.responseController.SetReadDeadline(time.Time{})
-	if r.authenticateConnAfterBody {
-		r.authenticateConnAfterBody = false
-		return r.authenticateConn()
+	if client := r.clientAfterBody; client != (connlimit.Identity{}) {
+		r.clientAfterBody = connlimit.Identity{}
+		return r.identifyConn(client)
 	}
 	return nil
 }

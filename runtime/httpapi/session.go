@@ -172,7 +172,7 @@ func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 	conn.SetReadLimit(maxHandshakeBytes)
 	_, text, err := conn.Read(ctx)
 	if err != nil {
-		r.limitConn.evict()
+		r.conn.Evict()
 		return errClientGone
 	}
 	var helloMessage struct {
@@ -188,7 +188,7 @@ func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 	if !h.access.isTrusted(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.token)) {
 		return execError("%v", errPermissionDenied)
 	}
-	if !r.limitConn.authenticate() {
+	if !r.conn.Identify(h.access.clientOf(r)) {
 		return execError("%v", errTooManyConns)
 	}
 	return nil

@@ -134,7 +134,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		open.Node.HTTPAddr = l.addressForIP(a.Host().IP)
 		a.Node().AdvertiseHTTPAddr(open.Node.HTTPAddr)
 	}
-	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
+	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
 		return err
 	}
 	if l.tcpListener == nil {
@@ -145,7 +145,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
-	l.taskListener = httpapi.LimitListener(a.TaskAPI(), httpapi.MaxConnections(), c.HTTPConns)
+	l.taskListener = l.limiter.Listen(a.TaskAPI())
 	token, readToken, err := l.loadTokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err

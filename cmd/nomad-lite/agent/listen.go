@@ -17,7 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 )
 
 const (
@@ -27,6 +27,7 @@ const (
 
 // listeners are the listeners that serve the API.
 type listeners struct {
+	limiter      *connlimit.Limiter
 	tcpListener  net.Listener  // nil without TCP
 	certificates *certificates // nil without TLS
 	unixListener net.Listener
@@ -43,7 +44,7 @@ func servesTCP(c *config.Config, dev bool) bool {
 
 // listenTCP opens the TCP port, if the configuration has one.
 func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
-	l := &listeners{}
+	l := &listeners{limiter: connlimit.New(connlimit.Config{PerClient: c.HTTPConns, Logger: logger})}
 	if !servesTCP(c, dev) {
 		return l, nil
 	}
@@ -74,7 +75,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	if err != nil {
 		return nil, err
 	}
-	l.tcpListener = httpapi.LimitListener(tcp, httpapi.MaxConnections(), c.HTTPConns)
+	l.tcpListener = l.limiter.Listen(tcp)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
@@ -83,9 +84,8 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of
 // the group if there is one, can connect at any time: the socket is created in a directory
-// of its own, and moved after its mode is set. conns is the maximum number of its
-// connections; 0 means no limit.
-func (l *listeners) addUnixSocket(dataDir, group string, conns int, logger hclog.Logger) error {
+// of its own, and moved after its mode is set.
+func (l *listeners) addUnixSocket(dataDir, group string, logger hclog.Logger) error {
 	mode, gid, err := socketModeAndGroup(dataDir, group, logger)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (l *listeners) addUnixSocket(dataDir, group string, conns int, logger hclog
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	l.unixListener, l.socketPath = httpapi.LimitListener(unix, 0, conns), socket
+	l.unixListener, l.socketPath = l.limiter.Listen(unix), socket
 	return nil
 }
 

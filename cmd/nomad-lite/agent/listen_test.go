@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 )
 
 // connectAsUser connects to a unix socket as another user, with one additional group.
@@ -60,8 +61,8 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			if err := os.Chmod(dir, 0o711); err != nil {
 				t.Fatal(err)
 			}
-			l := &listeners{}
-			if err := l.addUnixSocket(dir, group, 0, hclog.NewNullLogger()); err != nil {
+			l := &listeners{limiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
+			if err := l.addUnixSocket(dir, group, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}
 			defer l.close()
@@ -76,7 +77,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 		})
 	}
 	l := &listeners{}
-	if err := l.addUnixSocket(t.TempDir(), "no such group", 0, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
+	if err := l.addUnixSocket(t.TempDir(), "no such group", hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
 		t.Errorf("a group that is not there: %v", err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -101,9 +102,6 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	return r.watchAllocs(ctx, jobs)
 }
 
-// maxConnectionsOfEachTask is how many connections one task can have to the API.
-const maxConnectionsOfEachTask = 100
-
 // serveTasks serves the API to the tasks of the run, and to no other client.
 func (r *foregroundRun) serveTasks(ctx context.Context) {
 	node := r.agent.Node()
@@ -111,7 +109,7 @@ func (r *foregroundRun) serveTasks(ctx context.Context) {
 		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
 		Version: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
 	})
-	if err := tasks.Serve(ctx, httpapi.LimitListener(r.agent.TaskAPI(), httpapi.MaxConnections(), maxConnectionsOfEachTask)); err != nil {
+	if err := tasks.Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).Listen(r.agent.TaskAPI())); err != nil {
 		r.logger.Warn("tasks cannot reach the API", "error", err)
 	}
 }

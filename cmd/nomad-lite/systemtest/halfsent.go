@@ -62,13 +62,15 @@ func StartSlowlorisAttack(t testing.TB, kind, address string, sources int) (end 
 // TokenProtectedAgent is an agent that requires its token.
 type TokenProtectedAgent struct {
 	PID     int
+	DataDir string
 	Socket  string
 	Address string
 	UsesTLS bool
 }
 
-// StartTokenProtectedAgent starts an agent that requires a token, which no client of the test has.
-func StartTokenProtectedAgent(t *testing.T, secure bool) *TokenProtectedAgent {
+// StartTokenProtectedAgent starts an agent that requires a token. launcher is a command that executes the command in
+// its further arguments; it may be empty.
+func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *TokenProtectedAgent {
 	t.Helper()
 	dir := t.TempDir()
 	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
@@ -84,7 +86,8 @@ func StartTokenProtectedAgent(t *testing.T, secure bool) *TokenProtectedAgent {
 		t.Fatal(err)
 	}
 	data := filepath.Join(dir, "data")
-	cmd := exec.Command("nomad-lite", "agent", "-config", config, "-data-dir", data)
+	command := append(launcher, "nomad-lite", "agent", "-config", config, "-data-dir", data)
+	cmd := exec.Command(command[0], command[1:]...)
 	t.Cleanup(func() { // after the agent has exited
 		for _, p := range FindNodeProcesses(data) {
 			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
@@ -92,7 +95,7 @@ func StartTokenProtectedAgent(t *testing.T, secure bool) *TokenProtectedAgent {
 		AssertNodeExited(t, data)
 	})
 	address := StartAgentCommand(t, cmd, regexp.MustCompile(`agent is ready: https?://([^,]+)`))
-	return &TokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), address, secure}
+	return &TokenProtectedAgent{cmd.Process.Pid, data, filepath.Join(data, agentsocket.FileName), address, secure}
 }
 
 // StartAgentCommand starts an agent, and waits until its log has a match of ready. It returns the first group of the
