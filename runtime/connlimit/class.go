@@ -8,11 +8,11 @@ import (
 // Class is a group of clients that share a number of connections.
 type Class uint8
 
-// These are the classes. A connection starts as Unauthenticated or Operator, depending on its peer, and its
-// requests can move it to any other class than Unauthenticated.
+// These are the classes. A connection starts as Unauthenticated, or, depending on its socket and its peer, as Task or
+// Operator. Its requests can move it to any other class than Unauthenticated.
 const (
-	Unauthenticated Class = iota // the client has sent no token yet
-	Task                         // a task that has sent its token
+	Unauthenticated Class = iota // a client over TCP that has sent no token yet
+	Task                         // a task that uses its socket, or has sent its token
 	Guest                        // a client with the read-only token, or of an agent that requires no token
 	Operator                     // a client with all rights, or whose user is the agent's
 )
@@ -40,7 +40,7 @@ type class struct {
 	maxConns, perClient int // perClient is 0 if clients have no limit
 	connCount           int
 	clients             map[string][]*Conn // connections in the order in which the class got them, by Identity.Name
-	headerBytes         map[*Conn]int      // bytes of the incomplete request of each client that has not authenticated
+	headerBytes         map[*Conn]int      // bytes of the incomplete request of each connection that has not authenticated
 	headerTotal         int                // sum of headerBytes
 }
 

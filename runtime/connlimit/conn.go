@@ -26,10 +26,11 @@ type Conn struct {
 	readSince    atomic.Int64 // start of the Read that is in progress, in nanoseconds of Unix time; 0 if none is
 
 	// Guarded by limiter.mu.
-	identity Identity
-	counted  bool      // the class of the identity has the connection
-	busy     bool      // a request of a client that has authenticated is in progress
-	doneAt   time.Time // end of the last such request
+	identity      Identity
+	counted       bool      // the class of the identity has the connection
+	authenticated bool      // Identify has succeeded
+	busy          bool      // a request of a client that has authenticated is in progress
+	doneAt        time.Time // end of the last such request
 }
 
 // Of returns the Conn that a connection of a server is or wraps, nil if there is none.
@@ -41,7 +42,7 @@ func Of(c net.Conn) *Conn {
 	return limited
 }
 
-// Origin returns the identity of the peer, which the connection has until a request has authenticated.
+// Origin returns the identity of the peer, to which the connection belongs until a request has authenticated.
 func (c *Conn) Origin() Identity {
 	if c == nil {
 		return Identity{}
@@ -77,7 +78,7 @@ func (c *Conn) Identify(id Identity) bool {
 		}
 	}
 	if ok {
-		c.busy = true
+		c.authenticated, c.busy = true, true
 		to.endHeader(c)
 		c.countsHeader.Store(false)
 	}
@@ -204,7 +205,7 @@ func (c *Conn) Evict() {
 	c.end()
 	l := c.limiter
 	l.mu.Lock()
-	delay := c.identity.Class == Unauthenticated && l.delayed < maxDelayed
+	delay := !c.authenticated && l.delayed < maxDelayed
 	if delay {
 		l.delayed++
 	}

@@ -188,8 +188,11 @@ func (s *simulation) run(seed uint64) {
 		if len(open) == 0 || s.random.IntN(3) == 0 {
 			peer := peers[min(s.random.IntN(len(peers)), s.random.IntN(len(peers)))]
 			id := Identity{Unauthenticated, strings.TrimSuffix(peer.text, ":1")}
-			if peer.network == "unix" {
+			switch peer.network {
+			case "unix":
 				id = Identity{Operator, "unix socket"}
+			case "task":
+				id.Class = Task
 			}
 			s.history = append(s.history, fmt.Sprintf("%v connects", id))
 			ours, theirs := net.Pipe()

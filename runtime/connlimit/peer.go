@@ -10,12 +10,18 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 )
 
-// identifyPeer returns the identity of the peer of a connection. A connection to a unix socket, or over TCP from this
-// machine, is identified by the user of its peer, and any other by the address of its peer.
+// identifyPeer returns the identity of the peer of a connection. The socket of a task identifies the task. A connection to
+// another unix socket, or over TCP from this machine, is identified by the user of its peer, and any other by the address
+// of its peer.
 func identifyPeer(c net.Conn) Identity {
-	if c.LocalAddr().Network() == "unix" {
+	switch c.LocalAddr().Network() {
+	case taskapi.Network:
+		return Identity{Task, c.RemoteAddr().String()}
+	case "unix":
 		name := "unix socket"
 		if uid, err := unixPeerUID(c); err == nil {
 			name = fmt.Sprint("unix socket, uid ", uid)
@@ -24,7 +30,7 @@ func identifyPeer(c net.Conn) Identity {
 	}
 	remote, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
-		return Identity{Unauthenticated, c.RemoteAddr().String()} // the connection of a task to its socket
+		return Identity{Unauthenticated, c.RemoteAddr().String()}
 	}
 	peer := remote.Addr().Unmap().WithZone("")
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())

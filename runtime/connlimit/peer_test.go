@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 )
 
 // addressedConn is a connection with other addresses.
@@ -36,11 +38,14 @@ func TestAddressesOfPeers(t *testing.T) {
 		"127.0.0.1:5":                 "loopback",
 		"127.9.8.7:5":                 "loopback",
 		"[::1]:5":                     "loopback",
-		"alloc/task":                  "alloc/task",
 	} {
 		if got := identifyPeer(addressedConn{nil, server, address{"tcp", text}}); got != (Identity{Unauthenticated, want}) {
 			t.Errorf("%s: %v, want %s", text, got, want)
 		}
+	}
+	task := taskapi.Addr{AllocID: "alloc", Task: "task"}
+	if got, want := identifyPeer(addressedConn{nil, task, task}), (Identity{Task, "alloc/task"}); got != want {
+		t.Errorf("socket of a task: %v, want %v", got, want)
 	}
 }
 

@@ -79,6 +79,8 @@ type floodClient struct {
 	dial  func() (net.Conn, error)
 	token string
 	path  string // of a list that the client can read
+
+	needsToken bool // the class of the client is unknown until it has sent its token
 }
 
 // header returns the header of a GET request.
@@ -109,23 +111,22 @@ func readReply(conn net.Conn) (status int, index string, err error) {
 		return 0, "", err
 	}
 	defer reply.Body.Close()
-	return reply.StatusCode, reply.Header.Get("X-Nomad-Index"), nil
+	_, err = io.Copy(io.Discard, reply.Body)
+	return reply.StatusCode, reply.Header.Get("X-Nomad-Index"), err
 }
 
-// request requires that a request over a new connection has the status 200. It returns the index of the reply.
-func (c floodClient) request(t *testing.T, path string) (index string) {
+// request requires that a request over a new connection has the status 200.
+func (c floodClient) request(t *testing.T, path string) {
 	t.Helper()
 	conn, err := c.connect(c.header(path, ""))
 	if err != nil {
 		t.Error(err)
-		return ""
+		return
 	}
 	defer conn.Close()
-	status, index, err := readReply(conn)
-	if status != http.StatusOK || err != nil {
+	if status, _, err := readReply(conn); status != http.StatusOK || err != nil {
 		t.Errorf("%s requests %s: status %d, %v", c.name, path, status, err)
 	}
-	return index
 }
 
 // floodConn is a connection of an attacker, and what the attacker has seen.
@@ -185,6 +186,7 @@ type flood struct {
 	operators []floodClient // an operator at the unix socket, and if users of TCP clients are known, operators over TCP
 	others    []floodClient // tasks, readers and accounts that do not attack
 	attackers []floodClient
+	isCrowded bool // the attackers are more users than there are places for clients without a token
 }
 
 // floodTotal is the limit of the connections of a flood. The numbers of connections of tasks is three eighths.
@@ -221,7 +223,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 	dialTCP := func(uid int) func() (net.Conn, error) {
 		return func() (net.Conn, error) { return dialAsUser(uid, tcp) }
 	}
-	f.operators = []floodClient{{"operator, unix socket", func() (net.Conn, error) { return net.Dial("unix", socket) }, "", "/v1/vars?namespace=apps"}}
+	f.operators = []floodClient{{name: "operator, unix socket", dial: func() (net.Conn, error) { return net.Dial("unix", socket) }, path: "/v1/vars?namespace=apps"}}
 	group := &api.TaskGroup{Name: new("web")}
 	var taskClients []floodClient
 	for i := range 4 {
@@ -236,7 +238,9 @@ func newFlood(t *testing.T, seed uint64) *flood {
 		if err := tasks.Add(taskapi.Addr{AllocID: workloadAllocID, Task: name}, listenOnSocket(t, path)); err != nil {
 			t.Fatal(err)
 		}
-		taskClients = append(taskClients, floodClient{name, func() (net.Conn, error) { return net.Dial("unix", path) }, token.JWT, "/v1/vars?namespace=apps"})
+		taskClients = append(taskClients, floodClient{
+			name: name, dial: func() (net.Conn, error) { return net.Dial("unix", path) }, token: token.JWT, path: "/v1/vars?namespace=apps",
+		})
 	}
 	f.change(func(tx *store.Txn) {
 		tx.PutAllocation(&api.Allocation{
@@ -248,7 +252,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 	f.serve(t, listeners...)
 
 	// One task floods at its socket, and perhaps over TCP, and others do not attack.
-	const accountUID, pageUID, taskUID = 54321, 54322, 54323
+	const accountUID, pageUID, taskUID = 54321, 55001, 55002
 	f.attackers = append(f.attackers, taskClients[0])
 	f.others = append(f.others, taskClients[1], taskClients[2])
 	if f.random.IntN(2) == 0 {
@@ -257,18 +261,24 @@ func newFlood(t *testing.T, seed uint64) *flood {
 	if os.Geteuid() != 0 || log.Len() > 0 {
 		return f // over TCP, all clients would be one
 	}
-	f.operators = append(f.operators,
-		floodClient{"operator of the agent's user, TCP", dialTCP(0), "operator", "/v1/vars?namespace=apps"},
-		floodClient{"operator of another user, TCP", dialTCP(pageUID), "operator", "/v1/vars?namespace=apps"})
-	overTCP := taskClients[1]
-	overTCP.name, overTCP.dial = overTCP.name+", TCP", dialTCP(taskUID)
-	f.others = append(f.others, overTCP)
-	attackerOverTCP := taskClients[0]
-	attackerOverTCP.name, attackerOverTCP.dial = attackerOverTCP.name+", TCP", dialTCP(accountUID)
-	reader := floodClient{"reader", dialTCP(accountUID), "reader", "/v1/jobs?namespace=apps"}
-	for _, c := range []floodClient{attackerOverTCP, reader, {"account", dialTCP(accountUID), "", "/v1/agent/health?type=server"}} {
+	overTCP := func(c floodClient, uid int) floodClient {
+		c.name, c.dial, c.needsToken = fmt.Sprintf("%s, TCP, uid %d", c.name, uid), dialTCP(uid), true
+		return c
+	}
+	operator := floodClient{name: "operator", dial: dialTCP(0), token: "operator", path: "/v1/vars?namespace=apps"}
+	f.operators = append(f.operators, operator, overTCP(operator, pageUID))
+	f.others = append(f.others, overTCP(taskClients[1], taskUID))
+	account := floodClient{name: "account", path: "/v1/agent/health?type=server"}
+	reader := floodClient{name: "reader", token: "reader", path: "/v1/jobs?namespace=apps"}
+	if f.isCrowded = f.random.IntN(3) == 0; f.isCrowded {
+		for i := range 40 { // more users than places
+			f.attackers = append(f.attackers, overTCP(account, accountUID+i), overTCP(reader, accountUID+i))
+		}
+		return f
+	}
+	for _, c := range []floodClient{taskClients[0], account, reader} {
 		if f.random.IntN(2) == 0 {
-			f.attackers = append(f.attackers, c)
+			f.attackers = append(f.attackers, overTCP(c, accountUID))
 		}
 	}
 	return f
@@ -281,15 +291,17 @@ func (f *flood) change(edit func(*store.Txn)) {
 	}
 }
 
-// requestAll sends a request of each client that does not attack.
+// requestAll sends a request of each client that does not attack. Many users could delay a user that has sent no token yet.
 func (f *flood) requestAll() {
 	f.Helper()
 	for _, c := range append(f.operators, f.others...) {
+		if f.isCrowded && c.needsToken {
+			continue
+		}
 		c.request(f.T, c.path)
-	}
-	for _, c := range f.operators[1:] {
-		page := floodClient{c.name + ", page", c.dial, "", ""}
-		page.request(f.T, "/ui/")
+		if c.token == "operator" {
+			floodClient{name: c.name + ", page", dial: c.dial}.request(f.T, "/ui/")
+		}
 	}
 }
 
@@ -299,9 +311,16 @@ func (f *flood) run() {
 	var waiting []net.Conn
 	var waitingClients []string
 	for _, c := range append(f.operators, f.others...) {
-		conn, err := c.connect(c.header(c.path+"&index="+c.request(f.T, c.path)+"&wait=5m", ""))
+		conn, err := c.connect(c.header(c.path, "")) // a request that has been answered has identified the client
 		if err != nil {
 			f.Fatal(err)
+		}
+		_, index, err := readReply(conn)
+		if err == nil {
+			_, err = io.WriteString(conn, c.header(c.path+"&index="+index+"&wait=5m", ""))
+		}
+		if err != nil {
+			f.Fatalf("%s: %v", c.name, err)
 		}
 		defer conn.Close()
 		waiting, waitingClients = append(waiting, conn), append(waitingClients, c.name)
@@ -312,7 +331,7 @@ func (f *flood) run() {
 	for i, a := range f.attackers {
 		random := rand.New(rand.NewPCG(f.random.Uint64(), 0))
 		floodWG.Go(func() {
-			for range 1 + random.IntN(2*floodTotal) {
+			for range 1 + random.IntN(2*floodTotal/min(len(f.attackers), 16)) {
 				kind, text := a.floodRequest(random)
 				conn, err := a.connect(text)
 				if err != nil {

@@ -232,6 +232,40 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	}
 }
 
+// A connection counts for the client of its last token, and each client has a limit of its own.
+func TestConnectionsCountForTheClientOfTheirToken(t *testing.T) {
+	f := newWorkloadFixture(t, nil)
+	l := make(pipeListener)
+	f.serve(t, newLimiter(1).Listen(l))
+	connect := func(ip net.IP) net.Conn {
+		conn := l.dialFrom(ip)
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	request := func(token string) string {
+		return "GET /v1/services?namespace=apps HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: " + token + "\r\n\r\n"
+	}
+	first := connect(attackerIP)
+	for _, c := range []struct {
+		name, token string
+		conn        net.Conn
+		code        int
+	}{
+		{"the first of the operator", "operator", first, 200},
+		{"the second of the operator", "operator", connect(attackerIP), 429},
+		{"the operator at another address", "operator", connect(secondClientIP), 200},
+		{"the first of a reader", "reader", connect(attackerIP), 200},
+		{"the second of a reader", "reader", connect(attackerIP), 429},
+		{"the first of a task", f.token, connect(attackerIP), 200},
+		{"the second of a task, at another address", f.token, connect(secondClientIP), 429},
+		{"the connection of the operator, with the token of a task", f.token, first, 429},
+	} {
+		if code, _ := sendRequest(t, c.conn, request(c.token)); code != c.code {
+			t.Errorf("%s: status %d, want %d", c.name, code, c.code)
+		}
+	}
+}
+
 // If no token is configured, a complete request authenticates a client.
 func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
