@@ -205,7 +205,7 @@ func (c *Conn) Evict() {
 	c.end()
 	l := c.limiter
 	l.mu.Lock()
-	delay := !c.authenticated && l.delayed < maxDelayed
+	delay := !c.authenticated && l.delayed < l.classes[Unauthenticated].maxConns
 	if delay {
 		l.delayed++
 	}

@@ -28,8 +28,6 @@ const (
 	// closeDelay is how long after its eviction a connection of a client that has not authenticated is closed. Without
 	// the delay, clients that reconnect at once would keep the server busy with evictions.
 	closeDelay = 2 * time.Second
-	// maxDelayed is the number of evicted connections that are open. Further evicted connections are closed at once.
-	maxDelayed = 1000
 )
 
 // Config configures a Limiter.
@@ -50,7 +48,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	classes [len(classLimits)]class
-	delayed int // evicted connections that are still open
+	delayed int // evicted connections that are still open, at most as many as Unauthenticated can have
 }
 
 // New returns a limiter without connections.

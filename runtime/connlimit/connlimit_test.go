@@ -391,7 +391,7 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 
 // Incomplete requests of other clients do not evict a request of the agent's user.
 func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
-	l := newLimiter(0, 0)
+	l := newLimiter(maxConns, 0)
 	admit := func(id Identity) *Conn {
 		c := &Conn{Conn: peerConn{}, limiter: l, origin: id, ended: make(chan struct{})}
 		c.countsHeader.Store(true)
@@ -411,7 +411,7 @@ func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
 // do not wait.
 func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(0, 0)
+		l := newLimiter(maxConns, 0)
 		var conns []*Conn
 		var done []chan error
 		for i := range maxLargeRequests + 4 {
@@ -474,10 +474,15 @@ func (c halfClosedConn) CloseRead() error { return c.SetReadDeadline(time.Now())
 // reconnects at the close does so late.
 func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{Limiter: newLimiter(0, 0), inner: make(pipes)}
+		s := &server{Limiter: newLimiter(maxConns, 0), inner: make(pipes)}
 		var clients []*client
-		for range maxDelayed + 20 {
-			clients = append(clients, s.connect(t, address{"pipe", "10.0.0.1:1"}, func(c peerConn) net.Conn { return halfClosedConn{c} }, 1))
+		const maxDelayed = maxConns / 8
+		for i := range maxDelayed + 20 {
+			peer := address{"pipe", "10.0.0.1:1"}
+			if i%2 == 0 {
+				peer = address{"task", "a"}
+			}
+			clients = append(clients, s.connect(t, peer, func(c peerConn) net.Conn { return halfClosedConn{c} }, 1))
 		}
 		s.conns[0].Identify(Identity{Task, "a"})
 		for _, c := range s.conns {

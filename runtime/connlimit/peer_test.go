@@ -174,7 +174,7 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limited := newLimiter(0, 0).Listen(l)
+	limited := newLimiter(maxConns, 0).Listen(l)
 	defer limited.Close()
 	client, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -231,7 +231,7 @@ func BenchmarkRequest(b *testing.B) {
 			answer.Body.Close()
 		}
 	}
-	b.Run("limited", func(b *testing.B) { serve(b, newLimiter(0, 0).Listen) })
+	b.Run("limited", func(b *testing.B) { serve(b, newLimiter(maxConns, 0).Listen) })
 	b.Run("floor", func(b *testing.B) { serve(b, func(l net.Listener) net.Listener { return l }) })
 	b.Run("identify", func(b *testing.B) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

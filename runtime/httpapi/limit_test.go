@@ -94,9 +94,9 @@ func countOpenClients(all []*readingClient) (n int) {
 	return n
 }
 
-// newLimiter returns a limiter with the default total of connections.
+// newLimiter returns a limiter with the default total of connections of a process that can open many files.
 func newLimiter(perClient int) *connlimit.Limiter {
-	return connlimit.New(connlimit.Config{PerClient: perClient, Logger: hclog.NewNullLogger()})
+	return connlimit.New(connlimit.Config{Total: 8192, PerClient: perClient, Logger: hclog.NewNullLogger()})
 }
 
 // serveLimited serves a fixture with a token and the limits of connections.
