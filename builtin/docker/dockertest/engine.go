@@ -62,11 +62,6 @@ func StartPodman(t testing.TB) *Engine {
 			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
 	})
 	e.Import(t, Image, nil)
-	// The API of podman ignores the tag of an import.
-	name, _, _ := strings.Cut(Image, ":")
-	if _, err := e.Client.ImageTag(context.Background(), client.ImageTagOptions{Source: name + ":latest", Target: Image}); err != nil {
-		t.Fatal(err)
-	}
 	return e
 }
 
@@ -299,6 +294,11 @@ func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, cha
 	var progress bytes.Buffer
 	if _, err := progress.ReadFrom(result); err != nil || strings.Contains(progress.String(), `"error"`) {
 		t.Fatalf("import the image: %v: %s", err, progress.String())
+	}
+	if e.command[0] == "podman" { // its API ignores the tag of an import
+		if _, err := e.Client.ImageTag(context.Background(), client.ImageTagOptions{Source: name + ":latest", Target: image}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
