@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate test-vm test-vm-short test-faults test-kills test-accounts test-scale test-defects simulate test-behaviour screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate test-vm test-vm-short test-faults test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -34,6 +34,10 @@ test-kills: ## a long run of random pairs of kills while 100 tasks run; needs ro
 
 test-accounts: ## a long run of random schedules, in which other accounts attack an agent while tasks start, restart and end and the agent is killed; needs root
 	$(LONG) '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+
+test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks attack the machine, other tasks and the agent; needs root
+	$(LONG) '^TestHostileJobsGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+	$(LONG) '^TestHostileJobsOnPodman$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
 test-scale: ## a long run of loads of hundreds of tasks, which start, survive a killed agent and stop, with figures beside raw_exec; on a machine that does nothing else; needs root
 	$(LONG) '^TestScale$$' ./cmd/nomad-lite/systemtest/bench $(PART)

@@ -44,8 +44,9 @@ plugin_dir = %q
 `
 
 // StartPersistentAgent starts an agent with plugins: it maps the names of their files to their programs
-// and arguments. Other users can search the parent of its data directory.
-func StartPersistentAgent(t *testing.T, pluginCommands map[string]string) *PersistentAgent {
+// and arguments. Other users can search the parent of its data directory. The strings in more are appended to its
+// configuration.
+func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more ...string) *PersistentAgent {
 	t.Helper()
 	dir := NewNodeDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -59,7 +60,7 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string) *Persi
 	if err := os.Mkdir(plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.DataDir, plugins)
+	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.DataDir, plugins) + strings.Join(more, "")
 	for name, command := range pluginCommands {
 		program, args, _ := strings.Cut(command, " ")
 		path, err := exec.LookPath(program)

@@ -1,0 +1,331 @@
+package attack
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TargetsEnvVar is the environment variable of a probe that has its Targets, as JSON.
+const TargetsEnvVar = "HOSTILE_TARGETS"
+
+// Marker is in each frame that a probe sends under an identity that is not its own.
+const Marker = "nomad-lite-spoofed-frame"
+
+// Targets are the things that a probe attacks.
+type Targets struct {
+	Name       string   // of the task; the probe writes it into Guard, and sends it to Sockets and Addresses
+	Canaries   []string // files that tasks must not read, by their paths on the machine
+	Guard      string   // file that tasks must not change, by its path on the machine
+	Sockets    []string // paths of unix sockets; "@name" is an abstract one
+	Addresses  []string // addresses and ports of IPv4, as "127.0.0.1:80"
+	Mounts     []string // paths in the task where something may be mounted
+	Writable   []string // directories of the task
+	Commands   []string // texts of which one is in the command line of each process that tasks must not reach
+	Neighbours []string // IPv4 addresses of others in the network of the task
+}
+
+// Kinds of reports: the first word of a line. Done is the last line of a complete report.
+const (
+	Identity  = "identity"  // field of /proc/self/status: values
+	Namespace = "namespace" // name, inode number
+	Read      = "read"      // path, text
+	Write     = "write"     // path
+	Became    = "became"    // call, number
+	Process   = "process"   // access to a process, its command line
+	Device    = "device"    // path
+	Connected = "connected" // address
+	Left      = "left"      // call that made a file with special modes, path
+	Call      = "call"      // system call that no filter can check
+	Done      = "done"
+)
+
+type probe struct {
+	Targets
+
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// Main runs a mode of the probe:
+//
+//	attack              all attacks
+//	make DIR            makes links, FIFOs and sparse files in DIR, see HostileFiles
+//	swap DIR            exchanges a directory and a link to the root directory in DIR, until it is killed
+//	replace DIR NAME    replaces the directory NAME in DIR by a link to the root directory
+//	wait                waits until it is killed
+func Main(args []string, out io.Writer) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM) // as process 1, a probe gets only signals that it handles
+	go func() {
+		<-signals
+		os.Exit(0)
+	}()
+	unix.Umask(0)
+	switch {
+	case len(args) == 1 && args[0] == "attack":
+		p := &probe{out: out}
+		if err := json.Unmarshal([]byte(os.Getenv(TargetsEnvVar)), &p.Targets); err != nil {
+			return fmt.Errorf("%s: %w", TargetsEnvVar, err)
+		}
+		p.run()
+		return nil
+	case len(args) == 2 && args[0] == "make":
+		return makeHostileFiles(args[1])
+	case len(args) == 2 && args[0] == "swap":
+		return swap(args[1])
+	case len(args) == 3 && args[0] == "replace":
+		path := filepath.Join(args[1], args[2])
+		err := os.RemoveAll(path)
+		return errors.Join(err, os.Symlink("/", path))
+	case len(args) == 1 && args[0] == "wait":
+		select {}
+	}
+	return fmt.Errorf("unknown arguments %q", args)
+}
+
+func (p *probe) report(kind string, values ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := strings.TrimSuffix(fmt.Sprintln(values...), "\n")
+	fmt.Fprintf(p.out, "%s %s\n", kind, strings.ReplaceAll(text, "\n", " ")) // the reader of a closed output needs no report
+}
+
+func (p *probe) run() {
+	p.reportIdentity() // first, because the rights of the user decide which later reports are breaches
+	// The first attacks are those on mounts: a driver that detects a mount too late ends the task soon.
+	for _, dir := range p.Mounts {
+		p.attackFiles(dir)
+	}
+	p.attackFiles("")
+	for _, root := range otherRoots() {
+		p.attackFiles(root)
+	}
+	p.attackProcesses()
+	p.leaveFiles("own")
+	p.becomeOthers()
+	p.openDevices()
+	for _, path := range p.Sockets {
+		p.connectUnix(path)
+		for _, dir := range p.Mounts {
+			p.connectUnix(filepath.Join(dir, path))
+		}
+	}
+	for _, address := range p.Addresses {
+		p.connect(address)
+	}
+	p.sendFrames()
+	p.readOwnFiles()
+	p.report(Done)
+}
+
+// reportIdentity reports the user, the capabilities and the namespaces of the process.
+func (p *probe) reportIdentity() {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		status = fmt.Appendf(nil, "Uid:\t%d\nGid:\t%d\n", os.Getuid(), os.Getgid()) // a volume can hide /proc
+	}
+	for line := range strings.Lines(string(status)) {
+		if name, value, _ := strings.Cut(line, ":"); slices.Contains([]string{"Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"}, name) {
+			p.report(Identity, name, strings.Join(strings.Fields(value), " "))
+		}
+	}
+	for _, name := range []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"} {
+		var st unix.Stat_t
+		if unix.Stat("/proc/self/ns/"+name, &st) == nil {
+			p.report(Namespace, name, st.Ino)
+		}
+	}
+}
+
+// otherRoots returns directories that can lead to other files of the machine.
+func otherRoots() []string {
+	roots := []string{"/..", "/proc/self/cwd/../../../../../../../..", "/proc/self/root/.."}
+	for _, pid := range processes() {
+		for _, link := range []string{"root", "cwd"} {
+			roots = append(roots, fmt.Sprintf("/proc/%d/%s", pid, link))
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo") // a volume can hide /proc
+	const mountPoint = 4                             // index of the field
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > mountPoint && fields[mountPoint] != "/" {
+			roots = append(roots, fields[mountPoint])
+		}
+	}
+	return roots
+}
+
+func (p *probe) attackFiles(root string) {
+	for _, path := range p.Canaries {
+		p.read(root + path)
+	}
+	fd, err := unix.Open(root+p.Guard, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte("changed by "+p.Name+" at "+root+"\n")); err == nil {
+		p.report(Write, root+p.Guard)
+	}
+}
+
+// read reports the start of a file that the process can read.
+func (p *probe) read(path string) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return
+	}
+	text := make([]byte, 4096)
+	if n, err := unix.Read(fd, text); err == nil && n > 0 {
+		p.report(Read, path, strconv.Quote(string(text[:n])))
+	}
+}
+
+// processes returns the visible processes without those of the task.
+func processes() (pids []int) {
+	entries, _ := os.ReadDir("/proc") // a volume can hide /proc
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (p *probe) attackProcesses() {
+	for _, pid := range processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // the process can have exited
+		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
+		if !slices.ContainsFunc(p.Commands, func(text string) bool { return strings.Contains(command, text) }) {
+			continue
+		}
+		for _, name := range []string{"root", "cwd"} {
+			if open(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY|unix.O_DIRECTORY) == nil {
+				p.report(Process, name, command)
+			}
+		}
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the user of the process can list the numbers
+		if slices.ContainsFunc(files, func(path string) bool { _, err := os.Readlink(path); return err == nil }) {
+			p.report(Process, "fd", command)
+		}
+		for _, name := range []string{"mem", "environ"} {
+			if open(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY) == nil {
+				p.report(Process, name, command)
+			}
+		}
+		if unix.Kill(pid, 0) == nil {
+			p.report(Process, "signal", command)
+		}
+		inThread(func() {
+			const seize = 0x4206 // PTRACE_SEIZE does not stop the process, and ends with this thread
+			if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); errno == 0 {
+				p.report(Process, "trace", command)
+			}
+		})
+	}
+}
+
+// inThread calls f in a thread that ends with it, so that the identity of the thread and the processes that it traces do not
+// outlive the call.
+func inThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread is never unlocked, so that it ends with the goroutine
+		f()
+	}()
+	<-done
+}
+
+func open(path string, flags int) error {
+	fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+// becomeOthers tries to get other ids. A thread that has got one tries all attacks on files.
+func (p *probe) becomeOthers() {
+	const unchanged = ^uintptr(0)
+	for _, id := range []uintptr{0, 1, 4001, 65534} {
+		if id != uintptr(os.Getuid()) {
+			for _, c := range []struct {
+				name string
+				args [4]uintptr
+			}{
+				{"setuid", [4]uintptr{unix.SYS_SETUID, id}},
+				{"setreuid", [4]uintptr{unix.SYS_SETREUID, unchanged, id}},
+				{"setresuid", [4]uintptr{unix.SYS_SETRESUID, unchanged, id, unchanged}},
+			} {
+				inThread(func() {
+					if _, _, errno := unix.RawSyscall(c.args[0], c.args[1], c.args[2], c.args[3]); errno == 0 {
+						p.report(Became, c.name, id)
+						p.attackFiles("")
+						p.leaveFiles(fmt.Sprint(c.name, "-", id))
+					}
+				})
+			}
+			inThread(func() {
+				_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, id, 0, 0) // the result is the former id, also after an error
+				if now, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, unchanged, 0, 0); now == id {
+					p.report(Became, "setfsuid", id)
+					p.attackFiles("")
+				}
+			})
+		}
+		if id == uintptr(os.Getgid()) {
+			continue
+		}
+		list := uint32(id)
+		for _, c := range []struct {
+			name string
+			call func() unix.Errno
+		}{
+			{"setgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETGID, id, 0, 0); return e }},
+			{"setregid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETREGID, unchanged, id, 0); return e }},
+			{"setresgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, unchanged, id, unchanged); return e }},
+			{"setgroups", func() unix.Errno { return setgroups(&list) }},
+		} {
+			inThread(func() {
+				if c.call() == 0 {
+					p.report(Became, c.name, id)
+				}
+			})
+		}
+	}
+}
+
+// swap exchanges a directory and a link to the root directory until the process is killed. It returns after a minute, so that
+// it does not outlive its test.
+func swap(dir string) error {
+	path, link := filepath.Join(dir, SwappedFile), filepath.Join(dir, "."+SwappedFile)
+	if err := errors.Join(os.MkdirAll(path, 0o777), os.Symlink("/", link)); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+		if err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+// Command probe runs the attacks of package attack in a task.
+//
+// It is a program of its own, because it also runs in images without a C library, and because a task that starts the test
+// binary would need a second to initialize it.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/hostile/attack"
+)
+
+func main() {
+	if err := attack.Main(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
