@@ -1,0 +1,285 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated part of SECURITY.md")
+
+// asset is a column of the table of promises.
+type asset int
+
+const (
+	machineFiles asset = iota
+	taskFiles
+	agentFiles
+	secrets
+	processes
+	network
+	availability
+	assetCount
+)
+
+var assetNames = [assetCount]string{
+	machineFiles: "files of the machine", taskFiles: "files of other tasks", agentFiles: "files of the agent", secrets: "secrets",
+	processes: "processes", network: "network identity", availability: "availability",
+}
+
+// promise is a cell: a sentence with the tests that attack it, or none with the reason.
+type promise struct {
+	text  string
+	tests string // names, separated by spaces; empty means that nothing is promised, and text is the reason
+}
+
+// actor is a row.
+type actor struct {
+	name     string
+	about    string
+	promises [assetCount]promise
+}
+
+var (
+	apiRoutes  = "TestToken TestReadOnlyTokenAllowsListedRoutes"
+	hostile    = "TestHostileJobsGetNothingMore"
+	connsTests = "TestConnectionFloods TestSlowClients"
+	isOperator = "The task is a process of the agent's user."
+)
+
+// actors is the table of who may do what. SECURITY.md shows it.
+var actors = []actor{
+	{
+		"Client without a token", "A program that connects to the API, and has no token.",
+		[assetCount]promise{
+			machineFiles: {"The API serves no file.", apiRoutes},
+			taskFiles:    {"The API serves no file.", apiRoutes},
+			agentFiles:   {"The API serves no file, and shows no configuration.", apiRoutes + " TestAgentSelf"},
+			secrets:      {"The API answers `/v1/agent/health` only, and shows no secret there.", "TestToken TestSecret"},
+			processes:    {"The client starts, stops and signals nothing. The agent reads no body of it.", "TestToken TestBodiesOfClientsWithoutTokenAreNotRead"},
+			network:      {"A web page of another site sends no request that the agent accepts.", "TestOtherWebSitesAreRejected TestCrossOriginRequests"},
+			availability: {"Connections, headers and bodies are limited for each user, address and task, and a part is the operator's.", connsTests + " TestHeadersHaveALimit"},
+		},
+	},
+	{
+		"Client with the read-only token", "A program that has the token of the file `token-read`.",
+		[assetCount]promise{
+			machineFiles: {"The API serves no file to the token.", "TestReadOnlyTokenAllowsListedRoutes"},
+			taskFiles:    {"The API serves neither files nor logs to the token.", "TestReadOnlyTokenAllowsListedRoutes TestReadOnlyTokenAccess"},
+			agentFiles:   {"The API serves no file, debug bundle or log to the token.", "TestReadOnlyTokenAllowsListedRoutes"},
+			secrets:      {"Replies and events have no variables, environments, arguments or templates.", "TestReadOnlyTokenHidesSecrets TestReadOnlyTokenSeesEventsWithoutSecrets"},
+			processes:    {"The token changes nothing.", "TestReadOnlyTokenAllowsListedRoutes TestReadOnlyTokenAccess"},
+			network:      {text: "The token reads the addresses and ports of allocations: tools need them."},
+			availability: {"Connections of the token are a part of their own.", connsTests},
+		},
+	},
+	{
+		"Task with its identity", "A program that has the token of a task, at the socket of the task or over TCP.",
+		[assetCount]promise{
+			machineFiles: {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
+			taskFiles:    {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
+			agentFiles:   {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
+			secrets:      {"The token reads the variables of its job, group and task only, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid"},
+			processes:    {"The token starts, stops and signals nothing.", "TestWorkloadIsRejectedByDefault"},
+			network:      {"A token is accepted only if the agent has signed it.", "TestAuthenticate FuzzAuthenticate"},
+			availability: {"A task takes no connections of other tasks, and none of the operator on the unix socket.", connsTests},
+		},
+	},
+	{
+		"Other account", "A person or a program with another account of the machine. The agent runs as root, or as a user of its own.",
+		[assetCount]promise{
+			machineFiles: {"The agent writes no file for the account. Set-user-ID programs and devices of tasks have no effect below the directory of allocations, unless the agent says at its start that it cannot mount it.", "TestSetuidProgramsOfTasks TestSetIDBits " + hostile},
+			taskFiles:    {"The account neither reads nor changes a file of a task.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory"},
+			agentFiles:   {"The account neither reads nor changes a file of the agent.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory"},
+			secrets:      {"The account gets no token, no key and no one-time secret of `nomad-lite ui`.", "TestOtherAccountsGetNothing TestHandoverFileIsClosedToOthers"},
+			processes:    {"The account does not signal or trace a process of the agent, or one of a task that has another user.", "TestOtherAccountsGetNothing"},
+			network:      {"The account gets no port or unix socket that the agent has for another: sockets are in closed directories.", "TestSocketDirThatOthersCanEnterIsRefused TestSocketOfAnotherProcessIsRefused TestSocketsOfOtherUsersAreNotTrusted"},
+			availability: {"The account takes no connections of the operator.", connsTests},
+		},
+	},
+	{
+		"Author of a job of exec", "A person whose job file, with tasks of `exec` or `java`, the operator of an agent of root runs. The configuration has its defaults; each option that gives more is named at the start.",
+		[assetCount]promise{
+			machineFiles: {"No task is a denied user, whatever the job writes. Tasks, templates, artifacts and volumes reach the files of `chroot_env`, read-only, and those of their allocation.", "TestDeniedByEveryName FuzzDeniedRoot TestDestinationPaths TestRenderingIsConfined TestVolumesBelowDirectoriesOfTasks " + hostile},
+			taskFiles:    {"No task reaches the directory of another allocation.", hostile + " TestOtherTaskCannotReadDownload"},
+			agentFiles:   {"No task, template, artifact or volume reaches the data directory.", hostile + " TestRenderingIsConfined"},
+			secrets:      {text: "Templates read all variables of the namespace of the job: nomad-lite has no rights for single jobs."},
+			processes:    {"The job shares no namespace of the machine without `allow_pid_mode` or `allow_ipc_mode`.", "TestHostModes TestHostPIDNamespace " + hostile},
+			network:      {text: "A job chooses the network of the machine, ports above those that the operator reserves, and the names of its services."},
+			availability: {"A job that is refused or fails leaves the agent and other jobs running. Memory and processor time are limited by cgroups.", hostile + " TestMemoryLimit TestEvaluationIsBounded"},
+		},
+	},
+	{
+		"Author of a job of docker", "A person whose job file, with tasks of `docker`, the operator runs. `allow_privileged` and `volumes` have their defaults.",
+		[assetCount]promise{
+			machineFiles: {"Mounts, archives and profiles are files of the allocation, also while another task replaces directories by links. Nothing is promised if the job names `devices`, which Nomad allows to each job.", "TestSourcesAreMountedAsChecked TestEnginesMountWhatIsChecked TestVolumeLinks TestRefusedOptions " + hostile},
+			taskFiles:    {"Mounts do not lead to other allocations.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
+			agentFiles:   {"Mounts do not lead to the data directory.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
+			secrets:      {text: "Templates read all variables of the namespace of the job, as those of other drivers do."},
+			processes:    {"A container shares no namespace of processes, IPC or hostnames with the machine or with another container without `allowed_modes`.", "TestRefusedOptions TestHostileJobsOnPodman " + hostile},
+			network:      {text: "A job chooses `network_mode`, the network of the machine and those of other containers included, as under Nomad."},
+			availability: {"A file that a job names is read with a limit, and only if it is a regular file.", hostile + " TestReadFile TestOpenArchive"},
+		},
+	},
+	{
+		"Author of a job of raw_exec or qemu", "A person whose job file, with tasks of `raw_exec` or `qemu`, the operator runs. The operator has enabled the driver.",
+		[assetCount]promise{
+			machineFiles: {text: "`raw_exec` isolates nothing, and QEMU opens each disk that a job names, unless [`args_allowlist`](docs/qemu.md#who-may-name-which-images) limits them."},
+			taskFiles:    {text: "A task of root reads all files."},
+			agentFiles:   {text: "A task of root reads all files."},
+			secrets:      {text: "A task of root reads all files."},
+			processes:    {text: "A task of root traces all processes."},
+			network:      {text: "A task of root has all rights on the network."},
+			availability: {text: "A task of root stops all processes."},
+		},
+	},
+	{
+		"Task of exec", "A program in a task of `exec` or `java` under an agent of root. It has another user than root, and no capability that the operator has not allowed.",
+		[assetCount]promise{
+			machineFiles: {"The task sees the files of `chroot_env`, read-only, with the rights of its user, becomes no other user, and leaves no set-id program or device.", "TestEscapes TestResolveRandom TestSetIDs TestSetIDBits TestLinksThatChangeDuringBuild " + hostile},
+			taskFiles:    {"The task sees its own directories and the shared directory of its allocation.", "TestEscapes " + hostile},
+			agentFiles:   {"The task does not see the data directory.", "TestEscapes " + hostile},
+			secrets:      {"The task sees no secrets of another task, and none of the one-time secrets of `nomad-lite ui`.", "TestEscapes TestTaskOfTheSameUserGetsNoSecret " + hostile},
+			processes:    {"The task sees only its own processes. In the PID namespace of the machine, which the operator must allow, it traces no process of the agent.", "TestEscapes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
+			network:      {text: "Without a network of its group the task has that of the machine, with its ports and abstract unix sockets."},
+			availability: {"The task has at most the memory of its `memory`, and the processes of `pids_limit`, where the machine has cgroups.", "TestEscapes TestPidsLimit"},
+		},
+	},
+	{
+		"Task of exec as root", "As above, with the user root, which the operator has removed from `user.denylist`.",
+		[assetCount]promise{
+			machineFiles: {"The task reads and writes no file outside of its root directory. In it, it reads all files of the machine that `chroot_env` names.", "TestEscapes TestSetIDs TestSetIDBits " + hostile},
+			taskFiles:    {"The task does not see them, except in the shared directory of its allocation.", "TestEscapes " + hostile},
+			agentFiles:   {"The task does not see them.", "TestEscapes " + hostile},
+			secrets:      {"The task does not see those of other tasks.", "TestEscapes " + hostile},
+			processes:    {"The task sees only its own. With `allow_pid_mode` and `allow_host_mode_root` it traces no process of the agent, but can signal processes of root. With `sys_ptrace` as well, nothing is promised.", "TestEscapes TestHostModes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
+			network:      {text: "In the network of the machine the task counts as the operator until it sends a token."},
+			availability: {"The operator reaches the agent at the unix socket, whatever the task does.", "TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration"},
+		},
+	},
+	{
+		"Task in a bridge", "A task of any driver in a group with the network mode `bridge`. It can have `net_raw`.",
+		[assetCount]promise{
+			machineFiles: {text: "The network does not change what the driver promises."},
+			taskFiles:    {text: "The network does not change what the driver promises."},
+			agentFiles:   {text: "The network does not change what the driver promises."},
+			secrets:      {text: "The network does not change what the driver promises. Abstract unix sockets of the machine are out of reach."},
+			processes:    {text: "The network does not change what the driver promises."},
+			network:      {"The namespace sends from its own addresses only, is no router and answers for no other address. Nothing that listens on 127.0.0.1 is reached.", "TestNamespaceSendsAsItself TestMachineIgnoresRouterAdvertisements TestLoopbackOfMachineIsUnreachable " + hostile},
+			availability: {text: "Groups reach each other at all ports, and share the bandwidth of the machine."},
+		},
+	},
+	{
+		"Task of docker", "A program in a container of the driver `docker`, as root of the container.",
+		[assetCount]promise{
+			machineFiles: {"The container sees no files of the machine except those that the engine and the operator give it. Set-id programs and devices that it leaves in the directories of its task have no effect.", "TestSourcesAreMountedAsChecked TestSetuidProgramsOfTasks " + hostile},
+			taskFiles:    {"The container sees its own directories and the shared directory of its allocation.", hostile},
+			agentFiles:   {"The container does not see them.", hostile},
+			secrets:      {"The container does not see those of other tasks.", hostile},
+			processes:    {"The container sees only its own.", hostile + " TestCapabilities"},
+			network:      {text: "The container has the network that its job names. By default that is Docker's, which is the engine's matter."},
+			availability: {"The container has at most the memory of its `memory`.", "TestEngine"},
+		},
+	},
+	{
+		"Task of exec without root", "A program in a task of `exec` or `java` under an agent that is not root. It has the agent's user, in a user namespace.",
+		[assetCount]promise{
+			machineFiles: {"The task sees the files of `chroot_env`, read-only, with the rights of the agent's user, and leaves no set-id program.", "TestEscapes TestEscapesRootless TestSetIDBits"},
+			taskFiles:    {"The task sees its own directories and the shared directory of its allocation.", "TestEscapes TestEscapesRootless"},
+			agentFiles:   {"The task does not see them.", "TestEscapes TestEscapesRootless"},
+			secrets:      {"The task gets no token of the operator and no one-time secret of `nomad-lite ui`.", "TestTaskOfTheSameUserGetsNoSecret TestEscapesRootless"},
+			processes:    {"The task sees only its own. `pid_mode = \"host\"` is refused.", "TestEscapes TestEscapesRootless TestTaskOptionsRootless"},
+			network:      {text: "The task has the network of the machine, or mode `none`. In that of the machine it counts as the operator until it sends a token."},
+			availability: {text: "Without delegated cgroups, memory and processes are not limited."},
+		},
+	},
+	{
+		"Task of raw_exec without root", "A program in a task of `raw_exec`, or of a driver that isolates nothing, under an agent that is not root.",
+		[assetCount]promise{
+			machineFiles: {text: isOperator}, taskFiles: {text: isOperator}, agentFiles: {text: isOperator}, secrets: {text: isOperator},
+			processes: {text: isOperator}, network: {text: isOperator}, availability: {text: isOperator},
+		},
+	},
+}
+
+func formatPromises() string {
+	var b strings.Builder
+	for _, a := range actors {
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| Asset | Promise | Tests |\n| --- | --- | --- |\n", a.name, a.about)
+		for n, p := range a.promises {
+			tests := "`" + strings.Join(strings.Fields(p.tests), "`, `") + "`"
+			if p.tests == "" {
+				p.text, tests = "None. "+p.text, ""
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", assetNames[n], p.text, tests)
+		}
+	}
+	return b.String() + "\n"
+}
+
+// SECURITY.md has the table of promises, and each promise has tests that exist.
+func TestPromisesHaveTests(t *testing.T) {
+	names := findTestNames(t)
+	for _, a := range actors {
+		for n, p := range a.promises {
+			if p.text == "" {
+				t.Errorf("%s: nothing about %s", a.name, assetNames[n])
+			}
+			for _, test := range strings.Fields(p.tests) {
+				if !names[test] {
+					t.Errorf("%s, %s: there is no test %s", a.name, assetNames[n], test)
+				}
+			}
+		}
+	}
+	const path, begin, end = "../../SECURITY.md", "<!-- begin of the generated promises -->\n", "<!-- end of the generated promises -->"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	got, after, foundEnd := strings.Cut(rest, end)
+	if !found || !foundEnd {
+		t.Fatalf("%s has no place for the promises", path)
+	}
+	want := formatPromises()
+	if got == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not up to date: go test ./cmd/nomad-lite -run TestPromisesHaveTests -update", path)
+	}
+	if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.
+var promisingDocuments = []string{"docker.md", "exec.md", "networks.md", "shared-machine.md", "ui.md", "volumes.md"}
+
+// A promise in a document is a link to a row of the table.
+func TestDocumentsLinkToPromises(t *testing.T) {
+	var anchors []string
+	for _, a := range actors {
+		anchors = append(anchors, strings.ReplaceAll(strings.ToLower(a.name), " ", "-"))
+	}
+	for _, name := range promisingDocuments {
+		text, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		links := regexp.MustCompile(`\(\.\./SECURITY\.md#([^)]+)\)`).FindAllStringSubmatch(string(text), -1)
+		if len(links) == 0 {
+			t.Errorf("docs/%s links to no row of the table in SECURITY.md", name)
+		}
+		for _, link := range links {
+			if !slices.Contains(anchors, link[1]) {
+				t.Errorf("docs/%s: the table in SECURITY.md has no row %q", name, link[1])
+			}
+		}
+	}
+}
