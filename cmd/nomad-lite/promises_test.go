@@ -47,7 +47,7 @@ type actor struct {
 var (
 	apiRoutes  = "TestToken TestReadOnlyTokenAllowsListedRoutes"
 	hostile    = "TestHostileJobsGetNothingMore"
-	connsTests = "TestConnectionFloods TestSlowClients"
+	connsTests = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
 	isOperator = "The task is a process of the agent's user."
 )
 
@@ -86,7 +86,7 @@ var actors = []actor{
 			secrets:      {"The token reads the variables of its job, group and task only, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid"},
 			processes:    {"The token starts, stops and signals nothing.", "TestWorkloadIsRejectedByDefault"},
 			network:      {"A token is accepted only if the agent has signed it.", "TestAuthenticate FuzzAuthenticate"},
-			availability: {"A task takes no connections of other tasks, and none of the operator on the unix socket.", connsTests},
+			availability: {"A task takes no connections of other tasks, and none of the operator on the unix socket.", "TestTaskCannotTakeConnectionsOfOthers " + connsTests},
 		},
 	},
 	{
@@ -158,7 +158,7 @@ var actors = []actor{
 			secrets:      {"The task does not see those of other tasks.", "TestEscapes " + hostile},
 			processes:    {"The task sees only its own. With `allow_pid_mode` and `allow_host_mode_root` it traces no process of the agent, but can signal processes of root. With `sys_ptrace` as well, nothing is promised.", "TestEscapes TestHostModes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
 			network:      {text: "In the network of the machine the task counts as the operator until it sends a token."},
-			availability: {"The operator reaches the agent at the unix socket, whatever the task does.", "TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration"},
+			availability: {"The operator reaches the agent at the unix socket, whatever the task does.", "TestUnixPeersAreOperators TestIncompleteRequestsDoNotEvictOperators"},
 		},
 	},
 	{
