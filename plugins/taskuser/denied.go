@@ -2,7 +2,9 @@ package taskuser
 
 import (
 	"fmt"
+	"os/user"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
@@ -13,6 +15,10 @@ type Denied struct {
 	// Names are users as tasks can name them. A user of the same id is denied whatever its name is, and
 	// so is their group, unless the account of the task's user is in it.
 	Names []string
+
+	// ForeignGroups are all groups of this machine that the account of the task's user is not in. A user without
+	// an account is in none, and a group id that no group of the machine has is not foreign.
+	ForeignGroups bool
 
 	// UIDs and GIDs are denied_host_uids and denied_host_gids of a driver. The groups of a user's account count.
 	UIDs, GIDs idrange.Set
@@ -49,6 +55,11 @@ func (d *Denied) Check(name string) error {
 		}
 		if cred.Gid == forbidden.Gid && !slices.Contains(own, cred.Gid) {
 			return fmt.Errorf("running as user %q is disallowed: its group id %d is that of %q", name, cred.Gid, denied)
+		}
+	}
+	if d.ForeignGroups && !slices.Contains(own, cred.Gid) {
+		if g, err := user.LookupGroupId(strconv.FormatUint(uint64(cred.Gid), 10)); err == nil {
+			return fmt.Errorf("running as user %q is disallowed: its group id %d is that of the group %q, in which it is not: the operator must add an account to the group, or remove the driver from user.checked_drivers", name, cred.Gid, g.Name)
 		}
 	}
 	return d.CheckCredential(cred)

@@ -3,6 +3,7 @@ package taskuser
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,6 +81,40 @@ func TestDeniedGroups(t *testing.T) {
 	} {
 		if err := d.Check(user); (err != nil) != denied {
 			t.Errorf("user %q: %v, denied is %t", user, err, denied)
+		}
+	}
+}
+
+// TestForeignGroups gives users each group of /etc/group, in all ways that stand for it.
+func TestForeignGroups(t *testing.T) {
+	text, err := os.ReadFile("/etc/group")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts, uids := machineAccounts(t), map[string]bool{}
+	for _, a := range accounts {
+		uids[a.uid] = true
+	}
+	d := Denied{ForeignGroups: true}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) != 4 {
+			continue
+		}
+		name, gid, members := f[0], f[2], strings.Split(f[3], ",")
+		foreign := map[string]bool{"987654:" + name: true, "987654:0" + gid: true, "nomad-987654": false, "987654": false, "987654:987654": false}
+		if !uids[gid] { // an account has groups of its own
+			foreign[gid], foreign["nomad-"+gid] = true, true
+		}
+		for account, a := range accounts {
+			isForeign := a.gid != gid && !slices.Contains(members, account)
+			foreign[account+":"+name], foreign[account+":"+gid], foreign[a.uid+":"+name] = isForeign, isForeign, isForeign
+			foreign[account], foreign[a.uid] = false, false
+		}
+		for user, isForeign := range foreign {
+			if err := d.Check(user); (err != nil) != isForeign {
+				t.Errorf("user %q: %v; it is foreign: %t", user, err, isForeign)
+			}
 		}
 	}
 }

@@ -22,12 +22,12 @@ type TaskValidator struct {
 	checkServices  func() error
 }
 
-// NewTaskValidator returns the hook for one task. It rejects deniedUsers, as
+// NewTaskValidator returns the hook for one task. It rejects deniedUsers and foreign groups, as
 // taskuser.Denied compares them, if the task has one of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
 func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidator {
-	return &TaskValidator{deniedUsers: taskuser.Denied{Names: deniedUsers}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+	return &TaskValidator{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
 }
 
 // Name implements hook.Hook.
