@@ -373,7 +373,7 @@ func TestTerminalGetsNoControlCharacters(t *testing.T) {
 	}))
 	defer refusing.Close()
 	dir := t.TempDir()
-	text := strings.NewReplacer("\x00", "", "\r", "", "\u0085", "").Replace(hostileText(seed, "file")) // HCL does not have these characters
+	text := strings.NewReplacer("\x00", "", "\r", "", "\u0085", "", `\`, `\\`).Replace(hostileText(seed, "file")) // HCL does not have these characters, and a backslash begins an escape sequence
 	for name, content := range map[string]string{
 		"FILE":   "job \"web\" {\n  group \"g\" {\n    unknown = \"%s\"\n  }\n}\n",
 		"GOOD":   "job \"web\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      meta {\n        a = \"%s\"\n      }\n    }\n  }\n}\n",
