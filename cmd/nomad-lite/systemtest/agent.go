@@ -163,7 +163,8 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 // NewShellTask returns a task that runs a script.
 func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
-	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	const memoryMB = 32 // a task of exec has 17 MB until its program starts, if nomad-lite has the race detector; else 2 MB
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(memoryMB)}
 	for _, e := range edit {
 		e(task)
 	}
