@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
@@ -1002,13 +1003,20 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 	s.collector.Close()
 
 	var err error
-	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
+	var logged bytes.Buffer
+	s.collector, err = New(Config{
+		Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: &logged, Level: hclog.Debug}),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.collector.Close()
-	for s.collector.Process() != p {
-		time.Sleep(time.Millisecond)
+	for began := time.Now(); s.collector.Process() != p; time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			s.collector.Close() // nothing is logged after it
+			t.Fatalf("the collector has process %v, not %v:\n%s", s.collector.Process(), p, &logged)
+		}
 	}
 	for s.collector.conns.Now() != nil {
 		time.Sleep(time.Millisecond) // waits until idleTimeout has passed

@@ -32,7 +32,10 @@ func (c *Collector) setConn(l *processConn) {
 // connects to the process of an earlier agent before the first task is added: otherwise each task
 // would wait until the streams of the tasks before it are handed over.
 func (c *Collector) maintainConn(ctx context.Context) {
-	l, err := c.connectAndHandOver(ctx, false) // the error is returned to the next task that needs a process
+	l, err := c.connectAndHandOver(ctx, false)
+	if err != nil { // the next task that needs a process starts one
+		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
+	}
 	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
 		if !connected {
 			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
