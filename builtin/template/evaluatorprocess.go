@@ -174,6 +174,10 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data eva
 	if err := p.send(&frame{ID: id, Evaluation: e}); err != nil {
 		return nil, err
 	}
+	cancel := func() (*evaluationResult, error) {
+		_ = p.conn.send(&frame{ID: id, Cancel: true}) // an error means that the process has exited
+		return nil, ctx.Err()
+	}
 	for {
 		select {
 		case f := <-frames:
@@ -181,7 +185,7 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data eva
 			case f.Query != nil:
 				answer := answerQuery(ctx, f.Query, data)
 				if ctx.Err() != nil {
-					break // the other process waits for the cancellation
+					return cancel()
 				}
 				if err := p.send(&frame{ID: id, Answer: answer}); err != nil {
 					return nil, err
@@ -192,8 +196,7 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data eva
 				return nil, f.Err.err()
 			}
 		case <-ctx.Done():
-			_ = p.conn.send(&frame{ID: id, Cancel: true}) // an error means that the process has exited
-			return nil, ctx.Err()
+			return cancel()
 		case <-p.done:
 			return nil, errEvaluatorExited
 		}
