@@ -163,12 +163,17 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 // NewShellTask returns a task that runs a script.
 func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
-	const memoryMB = 32 // a task of exec has 17 MB until its program starts, if nomad-lite has the race detector; else 2 MB
-	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(memoryMB)}
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	for _, e := range edit {
 		e(task)
 	}
 	return task
+}
+
+// InExec makes a task one of exec.
+func InExec(t *api.Task) {
+	t.Driver = "exec"
+	t.Resources.MemoryMB = new(32) // before the program of the task starts, nomad-lite has 17 MB with the race detector, and 2 MB without it
 }
 
 // InPrestart makes a task a prestart task.

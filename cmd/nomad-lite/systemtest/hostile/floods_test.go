@@ -76,9 +76,8 @@ func TestTaskCannotTakeConnectionsOfOthers(t *testing.T) {
 	withToken := func(task *api.Task) { task.Identity = &api.WorkloadIdentity{File: true} }
 	run := func(name string) *api.Task {
 		return systemtest.NewShellTask(name, systemtest.SleepForeverScript, withToken, func(task *api.Task) {
-			task.Driver = "exec"
-			if os.Geteuid() != 0 {
-				task.Driver = "raw_exec"
+			if os.Geteuid() == 0 {
+				systemtest.InExec(task)
 			}
 		})
 	}
