@@ -29,6 +29,7 @@ func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFoll
 	follower := &testFollower{make(chan Chunk, 100), make(chan error, 1), cancel}
 	go func() {
 		defer f.Close()
+		defer close(follower.chunks)
 		follower.followErr <- f.Follow(ctx, r, func(c Chunk) error {
 			c.Data = append([]byte(nil), c.Data...)
 			select {
@@ -44,12 +45,13 @@ func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFoll
 func (f *testFollower) expectChunk(t testing.TB, data, event string, offset int64) {
 	t.Helper()
 	select {
-	case c := <-f.chunks:
+	case c, open := <-f.chunks:
+		if !open {
+			t.Fatalf("ended with %v, want %q %q", <-f.followErr, data, event)
+		}
 		if string(c.Data) != data || c.Event != event || c.Offset != offset {
 			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.Offset, data, event, offset)
 		}
-	case err := <-f.followErr:
-		t.Fatalf("ended with %v, want %q %q", err, data, event)
 	case <-time.After(time.Minute):
 		t.Fatalf("nothing comes, want %q %q", data, event)
 	}
@@ -128,7 +130,6 @@ func TestFollowFrom(t *testing.T) {
 			if err := <-f.followErr; err != nil {
 				t.Fatal(err)
 			}
-			close(f.chunks)
 			got := ""
 			for chunk := range f.chunks {
 				got += string(chunk.Data)
