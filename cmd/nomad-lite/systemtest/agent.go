@@ -119,11 +119,12 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 			address = found[1]
 		}
 	}
-	logged := make(chan struct{})
+	logged, lastLine := make(chan struct{}), ""
 	go func() {
 		defer close(logged)
 		checkAgentLog(t, func(yield func(string) bool) {
 			for log.Scan() && yield(log.Text()) {
+				lastLine = log.Text()
 			}
 		})
 	}()
@@ -131,7 +132,7 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
 		<-logged
 		if err := cmd.Wait(); err != nil {
-			t.Error("the agent: ", err)
+			t.Errorf("the agent: %v; its last line: %s", err, lastLine)
 		}
 	})
 	if address == "" {
