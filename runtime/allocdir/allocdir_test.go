@@ -706,3 +706,22 @@ func openFiles(t *testing.T) []string {
 	}
 	return names
 }
+
+func TestRemoveWhileAnotherProcessRemoves(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	r := treeRemover{}
+	if r.removeContent(dir, 0); r.errorCount > 0 {
+		t.Error(r.errs)
+	}
+}

@@ -177,7 +177,7 @@ func (r *treeRemover) removeContent(dir *os.File, depth int) {
 			if err == nil {
 				continue
 			}
-			if !errors.Is(err, io.EOF) {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrNotExist) { // another process can remove the directory meanwhile
 				r.addError(err)
 			}
 			break
