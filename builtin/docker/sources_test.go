@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -94,27 +95,6 @@ func sources(host *container.HostConfig) []string {
 	return all
 }
 
-// flip exchanges a directory and a link, as another task of the allocation can, until the test ends.
-func flip(t *testing.T, directory, link string) {
-	t.Helper()
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err := unix.Renameat2(unix.AT_FDCWD, directory, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
-}
-
 // The engine is the witness: when it gets a path it opens what is there, as often as it likes. While another task exchanges
 // directories and links, that is never a file outside of the allocation.
 func TestSourcesAreMountedAsChecked(t *testing.T) {
@@ -153,7 +133,7 @@ func TestSourcesAreMountedAsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	flip(t, filepath.Join(shared, "data"), filepath.Join(shared, "up"))
+	processtest.ExchangePaths(t, filepath.Join(shared, "data"), filepath.Join(shared, "up"))
 
 	attempts := 120
 	if testing.Short() {
@@ -448,7 +428,7 @@ func TestEngineWithoutTheMounts(t *testing.T) {
 	}
 }
 
-// A device is not one that a task has put where the job names it.
+// A task cannot replace a device that a job names: its path is in no directory that others can write.
 func TestDevicesInDirectoriesOfTasks(t *testing.T) {
 	_, err := buildPlan(t, nil, map[string]any{"devices": list(map[string]any{"host_path": "/no/such/device"})}, nil, nil)
 	if err != nil {
@@ -541,7 +521,7 @@ func TestEnginesMountWhatIsChecked(t *testing.T) {
 			started := 0
 			for i := 0; started < 5 && i < 200; i++ {
 				if i == 1 { // the first container starts in peace
-					flip(t, filepath.Join(shared, "data"), filepath.Join(shared, "link"))
+					processtest.ExchangePaths(t, filepath.Join(shared, "data"), filepath.Join(shared, "link"))
 				}
 				s.ID = fmt.Sprintf("%s/web/%d", s.AllocID, i)
 				task, err := d.Start(t.Context(), s)

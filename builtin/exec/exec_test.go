@@ -220,21 +220,7 @@ func TestVolumeIsNotExchanged(t *testing.T) {
 	}
 	processtest.OpenDirs(t, filepath.Join(volume, "inner"))
 	processtest.OpenDirs(t, filepath.Join(dir, "canary/inner"))
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err := unix.Renameat2(unix.AT_FDCWD, volume, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
+	processtest.ExchangePaths(t, volume, link)
 	change := withMount(driver.Mount{TaskPath: "/local/v", HostPath: filepath.Join(volume, "inner"), RequestName: "v"})
 	for range 10 {
 		switch got := runScript(t, &Driver{}, nil, change, "cat /local/v/file"); {
@@ -243,8 +229,6 @@ func TestVolumeIsNotExchanged(t *testing.T) {
 			t.Errorf("the task finds %q", got)
 		}
 	}
-	close(stop)
-	<-stopped
 }
 
 func newDriver(t *testing.T, c isolated.Config) *Driver {

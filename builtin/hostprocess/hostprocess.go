@@ -69,7 +69,8 @@ func (c *Config) CheckCredential(cred *syscall.Credential) error {
 	return c.denied.CheckCredential(cred)
 }
 
-// DeniedIDs returns the ids that the operator denies to a task with these ids, and those of denied users.
+// DeniedIDs returns the ids that a task with the ids of cred must not take: denied_host_uids and denied_host_gids, and the
+// ids of the users that users names. The own ids of the task are not among the ids of users.
 func (c *Config) DeniedIDs(cred *syscall.Credential, users []string) (uids, gids idrange.Set) {
 	denied := c.denied
 	denied.Names = users

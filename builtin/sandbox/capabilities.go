@@ -21,18 +21,18 @@ var capabilityNames = [unix.CAP_LAST_CAP + 1]string{
 const AllCapabilities Capabilities = 1<<(unix.CAP_LAST_CAP+1) - 1
 
 const (
-	// userCapabilities are those that a task of a user other than root can have if the operator grants none. With
-	// them a task gets neither another identity nor the files of other users.
+	// userCapabilities are the capabilities that a task of a user other than root can have if the operator grants none. With
+	// these capabilities a task gets neither another identity nor the files of other users.
 	userCapabilities Capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE
 
-	// rootCapabilities are those of a task of root if the operator grants none: it can work with the files that it sees.
+	// rootCapabilities are the capabilities of a task of root if the operator grants none: the task can work with the files that it sees.
 	rootCapabilities = userCapabilities | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_SYS_CHROOT
 
-	// nomadCapabilities are the default of Nomad's allow_caps. A task has those of them that the operator grants.
+	// nomadCapabilities are the default of Nomad's allow_caps. A task has the nomadCapabilities that the operator grants.
 	nomadCapabilities = rootCapabilities | 1<<unix.CAP_FSETID | 1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP |
 		1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID
 
-	// hostModeCapabilities are those of a task in a namespace of the host. All others are rights on the processes, the
+	// hostModeCapabilities are the capabilities of a task in a namespace of the host. All other capabilities are rights on the processes, the
 	// shared memory or the kernel of the host there, or lead to them.
 	hostModeCapabilities Capabilities = 1 << unix.CAP_NET_BIND_SERVICE
 
