@@ -224,11 +224,11 @@ func testFirstFingerprint(t tb, h *testHost) {
 	}
 }
 
-// driverStreams are the streams that a driver must keep open: if they ended, a host
-// would reopen them in a loop. The suite watches them during the other cases, in a
-// separate plugin process, because a client needs some time to distinguish the end of a
-// stream from the end of the process.
-type driverStreams struct {
+// openStreams are the streams that a plugin must keep open: if they ended, a host
+// would reopen them in a loop, or stop the plugin. The suite watches them during the
+// other cases, in a separate plugin process, because a client needs some time to
+// distinguish the end of a stream from the end of the process.
+type openStreams struct {
 	process  *pluginProcess
 	cancel   context.CancelFunc
 	openedAt time.Time
@@ -245,18 +245,27 @@ var streamTestDuration = 3500 * time.Millisecond
 // fingerprintTestDuration is how long fingerprints are counted at least.
 var fingerprintTestDuration = time.Second
 
-func testOpenStreams(t tb, h *testHost) {
+// startOpenStreams launches the process of h.openStreams. The case opens the streams with
+// the returned context, which ends with h.
+func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
+	t.Helper()
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &driverStreams{process: p, openedAt: time.Now()}
-	h.driverStreams = s
+	s := &openStreams{process: p, openedAt: time.Now()}
+	h.openStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	if err := h.configure(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
+	return s, ctx
+}
+
+func testOpenStreams(t tb, h *testHost) {
+	s, ctx := startOpenStreams(t, h)
+	p := s.process
 	s.fingerprintCounts = make([]int, 2)
 	for i := range s.fingerprintCounts { // twice: the host restarts while its old streams are open
 		fingerprints, err := p.driver.Fingerprint(ctx)
@@ -279,7 +288,7 @@ func testOpenStreams(t tb, h *testHost) {
 
 // watchStream reads c until it is closed or good rejects a value. If ctx has not
 // ended by then, it adds the name what to s.endedStreams.
-func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+func watchStream[V any](s *openStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {
 			break
@@ -293,10 +302,15 @@ func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-
 }
 
 func testStreamsStayOpen(t tb, h *testHost) {
-	s := h.driverStreams
-	if s == nil {
-		t.Skipf("the streams were not opened")
+	if h.openStreams == nil {
+		testOpenStreams(t, h)
 	}
+	checkStreamsStayOpen(t, h.openStreams)
+}
+
+// checkStreamsStayOpen waits until the streams have been open for streamTestDuration.
+func checkStreamsStayOpen(t tb, s *openStreams) {
+	t.Helper()
 	time.Sleep(time.Until(s.openedAt.Add(streamTestDuration)))
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,6 @@ func deviceCases() []testCase {
 		{"fingerprint.unique-ids", Must, "no two devices of the plugin have the same id", "Reserve gets only ids: a task could get a device of another group.", linkDeviceFingerprint, testUniqueDeviceIDs},
 		{"fingerprint.second-stream", Must, "a second stream sends the same devices", "A host that restarts opens its stream while that of its predecessor is still open.", linkDeviceFingerprint, testSecondFingerprintStream},
 		{"fingerprint.cancelled", Must, "a cancelled stream does not affect later ones", "After some reconnects of the host, the node has no devices.", linkDeviceFingerprint, testCancelledFingerprints},
-		{"fingerprint.stays-open", Must, "the stream remains open until the host closes it", "When the stream ends, Nomad drops all devices, and stops the plugin for good.", linkDeviceFingerprint, testFingerprintStaysOpen},
 		{"config.round-trip", Must, "each process with one configuration offers the same devices", "Hosts store the ids of devices with the tasks that have reserved them.", linkDeviceConfig, testDevicesOfTwoProcesses},
 		{"reserve.one", Must, "Reserve of one device returns valid variables, mounts and devices", "The task cannot start.", linkDeviceReserve, testReserveOne},
 		{"reserve.several", Must, "Reserve of all healthy devices of a group succeeds", "A job that requests several devices cannot start.", linkDeviceReserve, testReserveSeveral},
@@ -48,6 +47,7 @@ func deviceCases() []testCase {
 		{"stats.known-ids", Should, "statistics are of devices in the fingerprint", "Hosts cannot show statistics of unknown devices.", linkDeviceStats, testStatsOfKnownDevices},
 		{"leaks.descriptors", Must, "the plugin closes the descriptors of reservations and cancelled streams", "After some thousand tasks, the plugin fails.", linkLaunch, testDeviceDescriptorLeaks},
 		{"leaks.processes", Must, "no child process of a call remains, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkLaunch, testDeviceProcessLeaks},
+		{"fingerprint.stays-open", Must, "the stream remains open until the host closes it", "When the stream ends, Nomad drops all devices, and stops the plugin for good.", linkDeviceFingerprint, testFingerprintsStayOpen},
 		{"crash.reserve", Must, "after SIGKILL of the plugin, Reserve succeeds in another process", "Hosts start a plugin that has crashed again, and keep the devices of running tasks.", linkDeviceReserve, testReserveAfterCrash},
 	}
 }
@@ -209,17 +209,16 @@ func testUniqueDeviceIDs(t tb, h *testHost) {
 }
 
 func testSecondFingerprintStream(t tb, h *testHost) {
-	p := h.ensureSharedProcess(t)
-	want := deviceIDs(h.devices(t, p))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for range 2 {
-		f, _ := openFingerprint(ctx, t, p)
+	want := deviceIDs(h.devices(t, h.ensureSharedProcess(t)))
+	streams, ctx := startOpenStreams(t, h)
+	for range 3 {
+		f, rest := openFingerprint(ctx, t, streams.process)
 		if f.Err != nil {
 			t.Errorf("the stream ended: %v", f.Err)
 		} else if got := deviceIDs(f.Groups); !slices.Equal(got, want) {
 			t.Errorf("a stream sends %q, an earlier one %q", got, want)
 		}
+		go watchStream(streams, ctx, "fingerprints", rest, func(f device.Fingerprint) bool { return f.Err == nil })
 	}
 }
 
@@ -238,28 +237,11 @@ func testCancelledFingerprints(t tb, h *testHost) {
 	}
 }
 
-// openStreamDuration is how long a fingerprint stream must remain open. The client reports the end of
-// a stream only when the plugin has not exited for some seconds.
-const openStreamDuration = 4 * time.Second
-
-func testFingerprintStaysOpen(t tb, h *testHost) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	p := h.ensureSharedProcess(t)
-	h.devices(t, p)
-	_, ch := openFingerprint(ctx, t, p)
-	timer := time.NewTimer(openStreamDuration)
-	defer timer.Stop()
-	for {
-		select {
-		case f, ok := <-ch:
-			if !ok || f.Err != nil {
-				t.Fatalf("the stream ended: %v", f.Err)
-			}
-		case <-timer.C:
-			return
-		}
+func testFingerprintsStayOpen(t tb, h *testHost) {
+	if h.openStreams == nil {
+		testSecondFingerprintStream(t, h)
 	}
+	checkStreamsStayOpen(t, h.openStreams)
 }
 
 func testDevicesOfTwoProcesses(t tb, h *testHost) {

@@ -43,7 +43,7 @@ type testHost struct {
 	dir           string     // directory for plugin sockets, which remain when a plugin is killed
 	startMu       sync.Mutex // serializes starts of the shared process
 	sharedProcess *pluginProcess
-	driverStreams *driverStreams // streams of a driver; nil until they are opened
+	openStreams   *openStreams // nil until a case opens them
 
 	processEnvEntry string // environment entry that only the plugin processes of this host have
 
@@ -129,9 +129,9 @@ func (h *testHost) detectShellTasks(ctx context.Context, p *pluginProcess) {
 
 func (h *testHost) close() {
 	h.stopSharedProcess()
-	if h.driverStreams != nil {
-		h.driverStreams.cancel()
-		h.driverStreams.process.stop()
+	if h.openStreams != nil {
+		h.openStreams.cancel()
+		h.openStreams.process.stop()
 	}
 	h.closeHookHost()
 	if h.dir != "" {

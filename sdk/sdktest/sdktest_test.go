@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	// some milliseconds for these events, also on a busy machine far less than the timeout.
 	const eventTimeout = 4 * time.Second
 	childKillTimeout, cancelledStartTimeout, valueTimeout = eventTimeout, eventTimeout, eventTimeout
-	if err := flag.Set("test.parallel", "8"); err != nil { // the flag of the command line replaces it
+	if err := flag.Set("test.parallel", "16"); err != nil { // the flag of the command line replaces it
 		panic(err)
 	}
 	Main(m, func() {
@@ -434,7 +434,7 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"speaks another version", testPluginInfo(base.TypeDriver, driver.APIVersion), "v9.0.0"},
 		{"takes its configuration once", testConfigureTwice, "configured already"},
 		{"has another schema", testTaskSchema, "program"},
-		{"ends its fingerprints", func(t tb, h *testHost) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "closed a stream of fingerprints"},
+		{"ends its fingerprints", testStreamsStayOpen, "closed a stream of fingerprints"},
 		{"returns another handle", testConfigRoundTrip, "other"},
 		{"starts twice", testStartWithKnownID, "succeeded"},
 		{"is waited for once", testConcurrentWaits, "another call waits already"},
@@ -479,13 +479,10 @@ func TestEachCaseCanFail(t *testing.T) {
 
 // TestCheckReport tests the output of Check.
 func TestCheckReport(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs the suite for drivers as a whole")
 	}
-	// The timeouts are shorter, because one case waits for an event that never
-	// occurs.
-	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)
-	childKillTimeout, streamTestDuration = time.Second, 0
 	var out bytes.Buffer
 	p := faultyDriverPlugin("")
 	p.Tasks = Tasks{} // detected from the schema

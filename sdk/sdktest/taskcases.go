@@ -95,10 +95,10 @@ func testMalformedConfig(t tb, h *testHost) {
 }
 
 func testFingerprintCadence(t tb, h *testHost) {
-	s := h.driverStreams
-	if s == nil {
-		t.Skipf("the streams were not opened")
+	if h.openStreams == nil {
+		testOpenStreams(t, h)
 	}
+	s := h.openStreams
 	time.Sleep(time.Until(s.openedAt.Add(fingerprintTestDuration)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
