@@ -30,6 +30,7 @@ type dialectNode struct {
 // Drivers that were built with other SDKs, in different years, run unmodified: each goes
 // through the life of a task, with a plugin and an agent that are killed meanwhile.
 func TestDriversOfEachDialect(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for tasks with users and root directories of their own")
 	}

@@ -13,6 +13,7 @@ import (
 
 // TestAgentSendsMetrics checks that statsd receives the metrics of an agent in each collection interval.
 func TestAgentSendsMetrics(t *testing.T) {
+	t.Parallel()
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,7 @@ const nobody = 65534 // uid of tasks of the driver exec
 // TestRealisticJobs runs each job file of the directory on one agent with a Docker engine, and
 // checks that the job does its work.
 func TestRealisticJobs(t *testing.T) {
+	t.Parallel()
 	engine := dockertest.Start(t)
 	importServiceImages(t, engine)
 	var allocs []*api.AllocationListStub

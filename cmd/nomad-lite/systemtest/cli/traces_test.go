@@ -72,11 +72,7 @@ type tracedNode struct {
 // newTracedNode starts a node whose hook writes its trace context to the file hook in the directory of the node.
 func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "traces") // t.TempDir is too long for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &tracedNode{T: t, dir: dir}
+	n := &tracedNode{T: t, dir: systemtest.NewNodeDir(t)}
 	t.Cleanup(func() {
 		select {
 		case <-n.exited:
@@ -85,13 +81,9 @@ func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 		}
 		if t.Failed() {
 			t.Logf("the agents said:\n%s", n.log)
-			for _, p := range systemtest.FindNodeProcesses(n.path("d")) {
+			for _, p := range systemtest.FindNodeProcesses(n.path("data")) {
 				_ = p.Signal(syscall.SIGKILL) // the process can have exited
 			}
-		}
-		systemtest.AssertNodeExited(t, n.path("d"))
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
 		}
 	})
 	config := fmt.Sprintf(tracesTestConfig, n.path("hook"), endpoint, protocol)
@@ -114,7 +106,7 @@ func (n *tracedNode) path(name string) string { return filepath.Join(n.dir, name
 func (n *tracedNode) start() {
 	n.Helper()
 	var err error
-	if n.client, err = api.NewClient(&api.Config{Address: "unix://" + n.path("d/"+agentsocket.FileName)}); err != nil {
+	if n.client, err = api.NewClient(&api.Config{Address: "unix://" + n.path("data/"+agentsocket.FileName)}); err != nil {
 		n.Fatal(err)
 	}
 	n.Cleanup(n.client.Close)
@@ -123,7 +115,7 @@ func (n *tracedNode) start() {
 		n.Fatal(err)
 	}
 	defer log.Close()
-	n.agent = exec.Command("nomad-lite", "agent", "-config", n.path("agent.hcl"), "-data-dir", n.path("d"), "-plugin-dir", n.path("plugins"))
+	n.agent = exec.Command("nomad-lite", "agent", "-config", n.path("agent.hcl"), "-data-dir", n.path("data"), "-plugin-dir", n.path("plugins"))
 	n.agent.Stderr = log
 	if err := n.agent.Start(); err != nil {
 		n.Fatal(err)
@@ -175,7 +167,7 @@ func (n *tracedNode) await(what string, done func() bool) {
 // register starts a job from a file and returns its allocation.
 func (n *tracedNode) register(file string) *api.Allocation {
 	n.Helper()
-	if out, err := nomadLiteCommand("unix://"+n.path("d/"+agentsocket.FileName), "job", "run", "-detach", file).CombinedOutput(); err != nil {
+	if out, err := nomadLiteCommand("unix://"+n.path("data/"+agentsocket.FileName), "job", "run", "-detach", file).CombinedOutput(); err != nil {
 		n.Fatalf("job run: %v\n%s", err, out)
 	}
 	var allocs []*api.AllocationListStub
@@ -216,7 +208,7 @@ func (n *tracedNode) awaitExport(alloc *api.Allocation, collector *otlptest.Coll
 	n.Helper()
 	n.await("the spans are exported", func() bool {
 		spans = n.readTimeline(alloc)
-		written, err := os.ReadFile(n.path("d/alloc/" + alloc.ID + "/.timeline"))
+		written, err := os.ReadFile(n.path("data/alloc/" + alloc.ID + "/.timeline"))
 		if err != nil {
 			return false // the first spans are not written yet
 		}
@@ -251,8 +243,10 @@ func rootSpanID(alloc *api.Allocation) string { return strings.ReplaceAll(alloc.
 // The trace of the README's job has all spans of its time line, over both protocols and when the agent is
 // killed, and plugins and tasks get its context.
 func TestTraceOfJob(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(strings.ReplaceAll(protocol, "/", "-"), func(t *testing.T) {
+			t.Parallel()
 			collector := otlptest.New(t, protocol)
 			n := newTracedNode(t, collector.URL, protocol)
 			alloc := n.register(filepath.Join(systemtest.RepositoryDir(), "testdata/jobs/web.nomad.hcl"))
@@ -331,7 +325,7 @@ func TestTraceOfJob(t *testing.T) {
 func readTaskEnviron(t *testing.T, n *tracedNode, alloc *api.Allocation, task string) map[string]string {
 	t.Helper()
 	environ := make(map[string]string)
-	for _, p := range systemtest.FindNodeProcesses(n.path("d")) {
+	for _, p := range systemtest.FindNodeProcesses(n.path("data")) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 		if err != nil || !strings.Contains(string(text), "NOMAD_TASK_NAME="+task+"\x00") {
 			continue

@@ -412,7 +412,7 @@ func TestTasksSurviveFailedAgentStart(t *testing.T) {
 		says string
 		runs bool // the agent starts in spite of the fault
 	}{
-		{name: "the token is empty", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
+		{name: "the token is empty", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "gets a new token", runs: true},
 		{name: "the token cannot be read", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
 		{name: "the port is in use", args: []string{"-config", takenPortConfig}, says: "address already in use"},
 		{name: "the place of the API's socket is taken", make: newReplacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
