@@ -116,16 +116,22 @@ func TestReport(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
+			exit := make(chan error, 1)
+			go func() { exit <- cmd.Wait() }()
 			if test.signal != 0 {
 				for len(readParts(t, document)) == 0 {
-					time.Sleep(10 * time.Millisecond)
+					select {
+					case err := <-exit:
+						t.Fatalf("the process exited before its first iteration: %v\n%s", err, &out)
+					case <-time.After(10 * time.Millisecond):
+					}
 				}
 				time.Sleep(100 * time.Millisecond) // the child starts to handle signals
 				if err := cmd.Process.Signal(test.signal); err != nil {
 					t.Fatal(err)
 				}
 			}
-			err := cmd.Wait()
+			err := <-exit
 			if passed := err == nil; passed != (test.want == "passed") {
 				t.Errorf("the process: %v", err)
 			}
