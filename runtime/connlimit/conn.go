@@ -163,6 +163,17 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
+// Write implements net.Conn. It fails when the connection was evicted: the request is cancelled then, and its handler
+// could write the reply to a query that has not ended.
+func (c *Conn) Write(p []byte) (int, error) {
+	select {
+	case <-c.ended:
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Write(p)
+	}
+}
+
 // CloseWrite closes the sending direction, so that a client can read the reply to a request whose body was
 // not read.
 func (c *Conn) CloseWrite() error {

@@ -487,6 +487,9 @@ func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 		s.conns[0].Identify(Identity{Task, "a"})
 		for _, c := range s.conns {
 			c.Evict()
+			if _, err := c.Write([]byte("HTTP/1.1 200 OK")); err == nil {
+				t.Error("the reply to a cancelled request was sent")
+			}
 		}
 		synctest.Wait()
 		open := 0
