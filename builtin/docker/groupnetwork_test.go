@@ -3,6 +3,7 @@ package docker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -262,5 +263,40 @@ func testGroupNetwork(t *testing.T, e *dockertest.Engine, d *Driver, start func(
 	}
 	if _, err := e.ContainerInspect(ctx, networkContainerName(allocID), client.ContainerInspectOptions{}); !isGone(err) {
 		t.Errorf("the container of the network remains: %v", err)
+	}
+}
+
+// A user whom the job admits to the directory of the task cannot delay its start with a FIFO, or choose the file that the
+// driver changes.
+func TestPrivateFileReplacesWhatOthersLeave(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	for _, test := range []struct {
+		name  string
+		leave func(path string) error
+	}{
+		{"nothing", func(string) error { return nil }},
+		{"FIFO", func(path string) error { return unix.Mkfifo(path, 0o600) }},
+		{"hard link", func(path string) error { return os.Link(victim, path) }},
+		{"link", func(path string) error { return os.Symlink("../victim", path) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := errors.Join(os.RemoveAll(filepath.Join(dir, "private")), os.Mkdir(filepath.Join(dir, "private"), 0o700), os.WriteFile(victim, []byte("of the task"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := test.leave(filepath.Join(dir, "private/docker-hosts")); err != nil {
+				t.Fatal(err)
+			}
+			name, err := writePrivateFile(dir, "docker-hosts", "127.0.0.1 localhost")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != "127.0.0.1 localhost" {
+				t.Errorf("%s contains %q, %v", name, text, err)
+			}
+			if text, err := os.ReadFile(victim); err != nil || string(text) != "of the task" {
+				t.Errorf("the other file contains %q, %v", text, err)
+			}
+		})
 	}
 }

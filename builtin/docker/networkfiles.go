@@ -1,7 +1,9 @@
 package docker
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -68,7 +70,7 @@ func privateFileName(taskDir, name string) string {
 	return name // older versions of Nomad have no private directory
 }
 
-// writePrivateFile writes a file that every user of the container can read, and returns its
+// writePrivateFile replaces a file that every user of the container can read, and returns its
 // path relative to the task's directory.
 func writePrivateFile(taskDir, name, text string) (string, error) {
 	name = privateFileName(taskDir, name)
@@ -77,11 +79,17 @@ func writePrivateFile(taskDir, name, text string) (string, error) {
 		return "", err
 	}
 	defer dir.Close()
-	const mode = 0o644
-	if err := dir.WriteFile(name, []byte(text), mode); err != nil {
+	// Users whom the job admits to the directory can leave a FIFO there, or a link to another file of the task.
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	return name, dir.Chmod(name, mode) // the umask can have removed bits
+	const mode = 0o644
+	file, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return "", err
+	}
+	_, err = file.WriteString(text)
+	return name, errors.Join(err, file.Chmod(mode), file.Close()) // the umask can have removed bits
 }
 
 // hostsFile returns the content of /etc/hosts.
