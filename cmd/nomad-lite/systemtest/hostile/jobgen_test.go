@@ -152,7 +152,7 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 		options = g.dockerOptions(&facts)
 	} else {
 		task = g.execTask(name, "attack")
-		task.User = pick(g, []string{"", "nobody", "4002", "nomad-4003", "65534:65534"})
+		task.User = pick(g, []string{"", "nobody", "4010", "nomad-4011", "65534:65534"})
 		if len(g.operator.grants) > 0 && g.oneIn(2) {
 			task.SetConfig("cap_add", g.operator.grants)
 		}
@@ -169,6 +169,11 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 				Volume: new(label), Destination: new("/" + label), PropagationMode: new(pick(g, []string{"private", "private", "host-to-task", "bidirectional"})),
 			})
 		}
+	}
+	if facts.driver == "docker" && g.oneIn(8) {
+		// A start that fails for another reason does not read the profile.
+		set("security_opt", []string{"seccomp=../alloc/data/" + pick(g, []string{"fifo", "sparse"})})(task)
+		return task, facts
 	}
 	options = append(options, g.commonOptions(group)...)
 	for range pick(g, []int{0, 1, 1, 1, 2, 3}) { // most hostile values alone make the start fail

@@ -315,14 +315,14 @@ func (p *probe) becomeOthers() {
 	}
 }
 
-// swap exchanges a directory and a link to the root directory until the process is killed. It returns after a minute, so that
-// it does not outlive its test.
+// swap exchanges a directory and a link to the root directory until the process is killed. It returns after three minutes, so
+// that it does not outlive its test. The timeout of a job is shorter: the failed task would end a sibling whose start hangs.
 func swap(dir string) error {
 	path, link := filepath.Join(dir, SwappedFile), filepath.Join(dir, "."+SwappedFile)
 	if err := errors.Join(os.MkdirAll(path, 0o777), os.Symlink("/", link)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		if err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
 			return err
 		}
