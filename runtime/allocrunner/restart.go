@@ -129,7 +129,9 @@ func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 
 // waitRestarted waits until all tasks are down and the lifecycle starts again, or until the allocation
 // has ended. It returns the tasks that run nevertheless, because they were starting when their gates
-// were closed. Only these tasks must be stopped once more; the other tasks start after that.
+// were closed, and the tasks that have ended since: between the exit of a process and the state dead, a
+// task can neither be restarted nor rerun. Only these tasks must be restarted once more; the other tasks start
+// after that.
 func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
 	for len(again) == 0 {
 		select {
@@ -143,12 +145,11 @@ func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan str
 		}
 		reconciled = r.reconcileSignal.nextReconcile()
 		for _, t := range r.tasks {
-			if t.Running() {
+			if t.Running() || t.Rerunnable() {
 				again = append(again, t)
 			}
 		}
-		// Running is called before Phase, because a gate that opened in between may have let tasks
-		// start.
+		// Phase is called last, because a gate that opened in between may have let tasks start, and end.
 		if r.startGates.coordinator.Phase() != lifecycle.PhaseInit {
 			return nil, nil
 		}

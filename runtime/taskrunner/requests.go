@@ -43,6 +43,10 @@ func (r *Runner) Restartable() bool { return r.currentProcess.isRestartable() }
 // allocation, and does not run again. It does not block.
 func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.rerunRequests.request(event) }
 
+// Rerunnable reports whether Rerun would run the task again, and was not called since the task has ended.
+// It is false for a poststop task.
+func (r *Runner) Rerunnable() bool { return r.rerunRequests.isPossible() }
+
 // Signal sends a signal by its name. It rejects an unknown name without calling the
 // driver.
 func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) error {

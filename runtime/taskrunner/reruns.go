@@ -25,7 +25,7 @@ type rerunRequests struct {
 func (r *rerunRequests) request(event *api.TaskEvent) bool {
 	dead, first := false, false
 	r.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !isClosed(r.done)
+		dead = r.mayRunAgain(s)
 		first = dead && r.records.restartReq == nil
 		if first {
 			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
@@ -37,6 +37,21 @@ func (r *rerunRequests) request(event *api.TaskEvent) bool {
 		r.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
 	}
 	return dead
+}
+
+// mayRunAgain reports whether a task with this state has ended, and may run again.
+func (r *rerunRequests) mayRunAgain(s *api.TaskState) bool {
+	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !isClosed(r.done)
+}
+
+// isPossible implements [Runner.Rerunnable].
+func (r *rerunRequests) isPossible() bool {
+	if r.task().Stage() == lifecycle.PoststopTask {
+		return false
+	}
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.mayRunAgain(r.records.taskState) && r.records.restartReq == nil
 }
 
 // restore sets the request that was made under an earlier agent. It must be called before
