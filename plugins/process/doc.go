@@ -7,6 +7,7 @@
 // task: a driver before it starts a task again, and an agent whose driver is unavailable.
 // It looks up the user that a task names.
 //
-// The package owns no process and keeps no state except the boot id. It imports no other
+// The package owns no process and keeps no state except the boot id and the searches in
+// progress, which concurrent callers share. It imports no other
 // package of this module.
 package process

@@ -22,8 +22,14 @@ import (
 // data: see [IsResourceExhausted].
 func FindLeftovers(allocID, task string) ([]ID, error) {
 	groups, err := TaskCgroups(allocID, task)
-	errs := []error{err}
-	var leftovers []ID
+	leftovers, _, findErr := findLeftovers(groups, allocID, task)
+	return leftovers, errors.Join(err, findErr)
+}
+
+// findLeftovers returns all processes of a task with these cgroups. Of these, marked has the processes whose
+// environment names the task.
+func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, marked []ID, err error) {
+	var errs []error
 	for _, g := range groups {
 		// The start times are read between two reads of the cgroup's list: a pid in both
 		// lists was not reused in between.
@@ -45,14 +51,14 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 			}
 		}
 	}
-	marked, err := FindByTaskEnv(allocID, task)
+	marked, err = FindByTaskEnv(allocID, task)
 	errs = append(errs, err)
 	for _, p := range marked {
 		if !slices.Contains(leftovers, p) {
 			leftovers = append(leftovers, p)
 		}
 	}
-	return leftovers, errors.Join(errs...)
+	return leftovers, marked, errors.Join(errs...)
 }
 
 // EndLeftovers kills the processes that FindLeftovers finds, and the processes that
@@ -64,14 +70,16 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 // The caller must ensure that no driver starts the task at the same time. EndLeftovers
 // may be called for a task without processes.
 func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err error) {
-	ended, err = FindLeftovers(allocID, task)
-	errs := []error{err}
 	groups, err := TaskCgroups(allocID, task)
-	errs = append(errs, err)
+	errs := []error{err}
+	ended, marked, findErr := findLeftovers(groups, allocID, task)
+	errs = append(errs, findErr)
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
 	}
-	errs = append(errs, KillByTaskEnv(ctx, allocID, task))
+	if len(marked) > 0 || findErr != nil { // otherwise no process is left that could start another one
+		errs = append(errs, KillByTaskEnv(ctx, allocID, task))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return ended, err
 	}
@@ -108,18 +116,14 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 
 // FindByTaskEnv returns the processes, in any cgroup, whose environment contains the
 // allocation id and the name of a task. It omits the calling process, and processes whose
-// environment this user may not read. With an error processes can be missing.
+// environment this user may not read. With an error processes can be missing. It reads the
+// environments of all processes, and concurrent callers share one read.
 func FindByTaskEnv(allocID, task string) ([]ID, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
 	}
-	var taskProcesses []ID
-	err := forEachProcessWithTaskEnv(func(p ID, mark TaskEnvID) {
-		if mark == (TaskEnvID{allocID, task}) {
-			taskProcesses = append(taskProcesses, p)
-		}
-	})
-	return taskProcesses, err
+	scan := taskEnvScans.scan()
+	return slices.Clone(scan.processes[TaskEnvID{allocID, task}]), scan.err
 }
 
 // TaskEnvID identifies a task by the variables in the environment of its processes.
@@ -130,41 +134,12 @@ type TaskEnvID struct {
 // AllTaskEnvIDs returns the tasks of all processes of this machine that have a task's
 // variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
-	marks := map[TaskEnvID]bool{}
-	err := forEachProcessWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
-	return marks, err
-}
-
-// forEachProcessWithTaskEnv calls f for each process that has a task's variables in its environment.
-// With an error it has not called f for some processes.
-func forEachProcessWithTaskEnv(f func(ID, TaskEnvID)) error {
-	names, err := os.ReadDir("/proc")
-	if err != nil {
-		return fmt.Errorf("find processes: %w", err)
+	scan := taskEnvScans.scan()
+	marks := make(map[TaskEnvID]bool, len(scan.processes))
+	for mark := range scan.processes {
+		marks[mark] = true
 	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		// The ID is read before the environment, so that Signal to a later process with the
-		// same pid fails.
-		p, err := LookupID(pid)
-		var env []byte
-		if err == nil {
-			env, err = ReadEnv(pid)
-		}
-		if err != nil {
-			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
-				return fmt.Errorf("find processes: %w", err)
-			}
-			continue
-		}
-		if mark, ok := parseTaskEnvID(env); ok {
-			f(p, mark)
-		}
-	}
-	return nil
+	return marks, scan.err
 }
 
 // ReadEnv reads the environment that a process was started with, in the kernel's format: each

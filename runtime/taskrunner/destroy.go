@@ -34,6 +34,14 @@ type EndTaskResult struct {
 // have exited.
 type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 
+// AwaitExitFunc blocks until the main process of a task of a builtin driver has exited, and returns its exit
+// status without the driver. It returns an error if the exit status is unknown, or when ctx is done.
+type AwaitExitFunc func(ctx context.Context, driver string, handle *driver.Handle) (*driver.ExitResult, error)
+
+// destroyTimeout limits one StepDestroyTask. A driver whose process was replaced destroys all of its tasks at
+// the same time, and reads the processes of the machine for it.
+const destroyTimeout = time.Minute
+
 // endTaskTimeout limits one call of EndTaskFunc.
 const endTaskTimeout = 10 * time.Second
 
@@ -44,7 +52,6 @@ type destroyer struct {
 	processTracker *processTracker
 	dispense       dispenseFunc
 	calls          callRecorder
-	timeout        time.Duration // of one StepDestroyTask
 	stopper        *stopper
 	logger         hclog.Logger
 
@@ -68,7 +75,7 @@ func (d *destroyer) try(ctx context.Context) error {
 	if start == nil {
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, d.timeout)
+	call, cancel := context.WithTimeout(ctx, destroyTimeout)
 	defer cancel()
 	var err error
 	if start.Handle != nil {
