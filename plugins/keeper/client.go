@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -419,6 +421,13 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 		return nil, fmt.Errorf("take %q: %w", key, err)
 	}
 	return os.NewFile(uintptr(fd), key), nil
+}
+
+// StoredFDKeys returns the keys of the held descriptors. Like GetFD it does not call the keeper.
+func (c *Client) StoredFDKeys() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.fdCopies))
 }
 
 // RemoveFD makes the keeper close the descriptor that is held under a key. A key without a

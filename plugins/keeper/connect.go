@@ -77,6 +77,10 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The keeper of an earlier agent can have a lower limit than this agent.
+	if _, err := l.keeperID.RaiseDescriptorLimit(); err != nil {
+		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperID.PID, "error", err)
+	}
 	if err := c.syncDescriptors(ctx, l); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)

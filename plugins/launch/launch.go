@@ -224,8 +224,17 @@ func (p *Plugin) start(ctx context.Context) error {
 	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
 		return err
 	}
+	raiseDescriptorLimit(p.proc, p.logger)
 	p.logger.Debug("plugin started", "pid", p.proc.PID, "version", p.info.Version, "duration", time.Since(began))
 	return nil
+}
+
+// raiseDescriptorLimit gives a plugin process the limit of open files of the agent: its keeper, or the agent that has
+// started it, can have a lower one.
+func raiseDescriptorLimit(p *processHandle, logger hclog.Logger) {
+	if _, err := p.RaiseDescriptorLimit(); err != nil {
+		logger.Debug("plugin keeps a lower limit of open files than the agent", "error", err)
+	}
 }
 
 // runSteps runs the steps in order, until one fails.

@@ -140,6 +140,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	if err := runSteps(ctx, p.connect, p.identify, p.init); err != nil {
 		return err
 	}
+	raiseDescriptorLimit(p.proc, p.logger)
 	p.logger.Debug("plugin reattached", "pid", p.proc.PID, "version", p.info.Version)
 	return nil
 }

@@ -246,5 +246,23 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 	}
 }
 
+// The wait for file descriptors is longer than the deadline of hooks.
+func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &fullCollector{descriptorsFreed: make(chan struct{})}
+		h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, func(string, string) {}, nil, func(*api.TaskEvent) {})
+		chain := NewChain(ChainConfig{
+			Deadlines: Deadlines{StartPoints: time.Minute, OtherPoints: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
+		}, []OrderedHook{{OrderLogs, h}})
+		time.AfterFunc(time.Hour, func() { close(c.descriptorsFreed) })
+		err := CallUntilError(t.Context(), chain, hook.Prestart, func(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+			return h.Prestart(ctx, hook.TaskPrestartRequest{})
+		}, func(error) bool { return false })
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // discardResult returns the error of a hook point.
 func discardResult[R any](_ R, err error) error { return err }

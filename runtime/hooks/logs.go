@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -63,6 +64,16 @@ func NewLogs(collector Collector, task func() (logs.Task, OutputMode), setOutput
 // Name implements hook.Hook.
 func (*Logs) Name() string { return "logmon" }
 
+// NoDeadline implements Hook: a task waits for file descriptors until others have ended. Each call of the
+// collector has a timeout of its own.
+func (*Logs) NoDeadline() bool { return true }
+
+// The timeouts of the collector's calls.
+const (
+	collectorStartTimeout = time.Minute
+	collectorStopTimeout  = 10 * time.Second
+)
+
 // Prestart implements hook.TaskPrestart.
 func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	task, mode := h.task()
@@ -87,7 +98,9 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 // start starts the collection, and blocks while other tasks hold all file descriptors.
 func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
-		stdout, stderr, err = h.collector.Start(ctx, task)
+		call, cancel := context.WithTimeout(ctx, collectorStartTimeout)
+		stdout, stderr, err = h.collector.Start(call, task)
+		cancel()
 		var tooManyTasksErr *logs.TooManyTasksError
 		if !errors.As(err, &tooManyTasksErr) {
 			return stdout, stderr, err
@@ -105,6 +118,8 @@ func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string
 
 // Stop implements hook.TaskStop.
 func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
+	defer cancel()
 	task, mode := h.task()
 	switch {
 	case mode != OutputCollected:

@@ -49,11 +49,11 @@ func maxTasks(limit int) int { return max(1, (limit-reservedDescriptors)/descrip
 
 // descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {
-	var fdLimit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &fdLimit); err != nil {
+	limit, err := process.DescriptorLimit()
+	if err != nil {
 		return math.MaxInt32
 	}
-	return int(min(fdLimit.Cur, math.MaxInt32))
+	return int(min(limit, math.MaxInt32))
 }
 
 // fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
@@ -64,6 +64,7 @@ type fdStore interface {
 	RemoveFD(ctx context.Context, key string) error
 	AdoptProcess(context.Context, process.ID) error
 	SameExecutable(context.Context, process.ID, *os.File) (bool, error)
+	StoredFDKeys() []string
 	Ephemeral() bool
 }
 
@@ -87,7 +88,8 @@ type Config struct {
 	Logger hclog.Logger
 
 	// MaxDescriptors is the limit of descriptors per process; 0 means the limit of this process.
-	// Start returns a TooManyTasksError when all of them are used.
+	// Start returns a TooManyTasksError when all of them are used. The limit of the collector process
+	// applies if it is lower and cannot be raised.
 	MaxDescriptors int
 
 	// Tests set these.
@@ -109,7 +111,9 @@ type Collector struct {
 
 	mu               sync.Mutex // mu is locked before the mutex of conns
 	process          process.ID
+	descriptorLimit  int // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
 	tasks            map[taskKey]*taskState
+	previousTasks    map[taskKey]bool // tasks of an earlier agent that have descriptors and are not in tasks
 	streams          map[key]*streamState
 	streamAdded      chan struct{} // channel, closed and replaced when a stream is added
 	descriptorsFreed chan struct{} // channel, closed and replaced when the collection of a task stops
@@ -176,7 +180,9 @@ func New(conf Config) (*Collector, error) {
 		closeStarted:     life.Done(),
 		cancel:           stop,
 		conns:            rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		descriptorLimit:  conf.MaxDescriptors,
 		tasks:            map[taskKey]*taskState{},
+		previousTasks:    tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
 		streams:          map[key]*streamState{},
 		streamAdded:      make(chan struct{}),
 		descriptorsFreed: make(chan struct{}),
@@ -330,8 +336,8 @@ func (c *Collector) reserveTask(task Task) (*taskState, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.tasks); !known && !has && n >= maxTasks(c.conf.MaxDescriptors) {
-		return nil, &TooManyTasksError{Tasks: n, Limit: c.conf.MaxDescriptors, DescriptorsFreed: c.descriptorsFreed}
+	if n := len(c.tasks) + len(c.previousTasks); !known && !has && n >= maxTasks(c.descriptorLimit) {
+		return nil, &TooManyTasksError{Tasks: n, Limit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
 	}
 	return c.getOrAddTaskLocked(task), nil
 }
@@ -349,6 +355,7 @@ func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
 	if t == nil {
 		t = &taskState{dir: -1, Task: task, openStreams: map[Stream]bool{}}
 		c.tasks[k] = t
+		delete(c.previousTasks, k)
 		c.signalTaskCountLocked(1)
 	}
 	return t
@@ -534,9 +541,13 @@ func (c *Collector) removeTaskLocked(t *taskState) {
 		t.dir = -1
 	}
 	delete(c.tasks, taskKey{t.AllocID, t.Name})
+	c.notifyDescriptorsFreedLocked()
+	c.signalTaskCountLocked(0)
+}
+
+func (c *Collector) notifyDescriptorsFreedLocked() {
 	close(c.descriptorsFreed)
 	c.descriptorsFreed = make(chan struct{})
-	c.signalTaskCountLocked(0)
 }
 
 // releaseStream closes an open stream whose writers have closed the FIFO, unless the task was started
@@ -560,7 +571,15 @@ func (c *Collector) releaseStream(k key) {
 	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 	}
-	if t != nil {
+	if t == nil {
+		stored := tasksOfFDKeys(c.conf.Keeper.StoredFDKeys())
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if task := (taskKey{k.AllocID, k.Task}); c.previousTasks[task] && !stored[task] {
+			delete(c.previousTasks, task)
+			c.notifyDescriptorsFreedLocked()
+		}
+	} else {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(t.openStreams, k.Stream)

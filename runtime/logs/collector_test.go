@@ -815,6 +815,9 @@ func TestLimitOfDescriptors(t *testing.T) {
 	}
 	first := s.collector
 	s.collector = next
+	if err := start("three"); !errors.As(err, new(*TooManyTasksError)) {
+		t.Errorf("a third task before the other tasks are restored: %v", err)
+	}
 	if err := errors.Join(start("one"), start("two")); err != nil {
 		t.Errorf("another agent with a lower limit: %v", err)
 	}
@@ -831,6 +834,51 @@ func TestLimitOfDescriptors(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range []string{"one", "three"} {
+		if err := s.collector.Stop(t.Context(), "a1", name, true); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An agent with a higher limit than the one before it gives its limit to the collector process. If it must not do
+// that, it starts no more tasks than the process has descriptors for. The tasks of the earlier agent count before
+// they are restored.
+func TestLimitOfEarlierCollectorProcess(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, Config{})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	start := func(name string) error {
+		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
+		return err
+	}
+	if err := errors.Join(start("one"), start("two")); err != nil {
+		t.Fatal(err)
+	}
+	low := unix.Rlimit{Cur: reservedDescriptors + 2*descriptorsPerTask, Max: reservedDescriptors + 2*descriptorsPerTask}
+	if err := unix.Prlimit(s.collector.Process().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
+		t.Fatal(err)
+	}
+	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := s.collector
+	s.collector = next
+	if _, err := next.conns.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var now unix.Rlimit
+	if err := unix.Prlimit(next.Process().PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
+		t.Fatal(err)
+	}
+	err = start("three")
+	var tooManyTasksErr *TooManyTasksError
+	if raised := now != low; raised && err != nil || !raised && (!errors.As(err, &tooManyTasksErr) || tooManyTasksErr.Tasks != 2) {
+		t.Errorf("a third task with the limit %+v of the process: %v", now, err)
+	}
+	next.Close()
+	s.collector = first
+	for _, name := range []string{"one", "two", "three"} {
 		if err := s.collector.Stop(t.Context(), "a1", name, true); err != nil {
 			t.Error(err)
 		}

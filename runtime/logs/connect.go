@@ -120,11 +120,29 @@ func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*proces
 	if err != nil {
 		return nil, err
 	}
+	limit := raiseDescriptorLimit(l.process, c.conf)
+	c.mu.Lock()
+	c.descriptorLimit = limit
+	c.notifyDescriptorsFreedLocked() // the process can have a higher limit than the previous one had
+	c.mu.Unlock()
 	if err := c.handOverStreams(ctx, l); err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// raiseDescriptorLimit gives the collector process p the limit of this process, which an earlier agent may not
+// have had, and returns how many descriptors each of both can have.
+func raiseDescriptorLimit(p process.ID, conf Config) int {
+	limit, err := p.RaiseDescriptorLimit()
+	if err != nil {
+		conf.Logger.Warn("the log collector keeps a lower limit of open files than the agent", "pid", p.PID, "error", err)
+	}
+	if limit == 0 {
+		return conf.MaxDescriptors
+	}
+	return int(min(uint64(conf.MaxDescriptors), limit))
 }
 
 func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {

@@ -53,7 +53,22 @@ type key struct {
 }
 
 // fdKey returns the key under which the keeper holds the read end of the stream's FIFO.
-func (k key) fdKey() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
+func (k key) fdKey() string { return fdKeyPrefix + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
+
+const fdKeyPrefix = "fifo/"
+
+// tasksOfFDKeys returns the tasks that have a stream among the keys of the keeper.
+func tasksOfFDKeys(keys []string) map[taskKey]bool {
+	tasks := make(map[taskKey]bool)
+	for _, k := range keys {
+		if name, ok := strings.CutPrefix(k, fdKeyPrefix); ok {
+			if parts := strings.Split(name, "/"); len(parts) == 3 {
+				tasks[taskKey{parts[0], parts[1]}] = true
+			}
+		}
+	}
+	return tasks
+}
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 

@@ -1,0 +1,44 @@
+package process
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// DescriptorLimit returns the soft limit of open files of this process.
+func DescriptorLimit() (uint64, error) {
+	var own unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own)
+	return own.Cur, err
+}
+
+// RaiseDescriptorLimit raises the limits of open files of another process to the limits of this process, and returns
+// the soft limit that the process has afterwards. It never lowers a limit. A soft limit below the hard limit stays,
+// because the process has chosen it; a Go program has no such limit. With an error, the returned limit is the
+// unchanged one, or 0 if it is unknown: only a process with CAP_SYS_RESOURCE can raise a hard limit.
+//
+// The process must have completed its start, because Go raises the soft limit when a program starts.
+func (p ID) RaiseDescriptorLimit() (soft uint64, err error) {
+	var own, now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return 0, err
+	}
+	if !p.Alive() { // otherwise the pid can belong to a later process
+		return 0, fmt.Errorf("limit of open files of process %d: the process has ended", p.PID)
+	}
+	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
+		return 0, fmt.Errorf("limit of open files of process %d: %w", p.PID, err)
+	}
+	raised := unix.Rlimit{Cur: now.Cur, Max: max(now.Max, own.Max)}
+	if now.Cur == now.Max {
+		raised.Cur = max(now.Cur, own.Cur)
+	}
+	if raised == now {
+		return now.Cur, nil
+	}
+	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &raised, nil); err != nil {
+		return now.Cur, fmt.Errorf("raise the limit of open files of process %d from %d to %d: %w", p.PID, now.Cur, raised.Cur, err)
+	}
+	return raised.Cur, nil
+}
