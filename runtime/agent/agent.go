@@ -327,6 +327,7 @@ func (a *Agent) Run(ctx context.Context) {
 func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
+	withoutDriver := taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}
 	return noderunner.Config{
 		Source: a.allocSync,
 		AllocRunnerConfig: allocrunner.Config{
@@ -352,7 +353,8 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Trace:       traceFunc(a.traces),
 			TaskRecords: localnode.TaskRecords{Store: a.store},
 			Rebooted:    a.orphanCleaner.Rebooted,
-			EndTask:     taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
+			EndTask:     withoutDriver.end,
+			AwaitExit:   withoutDriver.awaitExit,
 			Logger:      a.logger,
 		},
 		TaskEnvNode: a.node.TaskEnvNode,
@@ -366,8 +368,10 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			}
 			trim.PostponeTrim() // no collection now: allocations that start make objects that are needed later
 		},
-		GC:     a.config.GC,
-		Logger: a.logger,
+		// The records of garbage-collected allocations are freed here, also if no allocation changes for a long time.
+		OnRemove: trim.PostponeTrim,
+		GC:       a.config.GC,
+		Logger:   a.logger,
 	}
 }
 

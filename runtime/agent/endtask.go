@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// taskEnder ends tasks without their drivers.
+// taskEnder ends tasks, and waits for their exits, without their drivers.
 type taskEnder struct {
 	keeper          *keeper.Client
 	findTaskProcess func(driver string, state []byte) (taskprocess.ID, bool) // see Config.FindTaskProcess
@@ -43,13 +43,33 @@ func (e taskEnder) end(ctx context.Context, req taskrunner.EndTaskRequest) (task
 			return result, fmt.Errorf("kill process %d: %w", main.PID, err)
 		}
 	}
-	if status, err := e.keeper.Wait(ctx, main); err == nil {
-		result.Exit = &driver.ExitResult{ExitCode: status.ExitCode, Signal: status.Signal}
-		if status.Signal != 0 {
-			result.Exit.ExitCode = 128 + status.Signal
-		}
+	if exit, err := e.waitExit(ctx, main); err == nil {
+		result.Exit = exit
 	} else if main.Alive() {
 		return result, fmt.Errorf("wait for process %d: %w", main.PID, err)
 	}
 	return result, nil
+}
+
+// awaitExit implements taskrunner.AwaitExitFunc. The keeper adopted the task when its plugin died.
+func (e taskEnder) awaitExit(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
+	if e.findTaskProcess != nil {
+		if main, known := e.findTaskProcess(driverName, handle.DriverState); known {
+			return e.waitExit(ctx, main)
+		}
+	}
+	return nil, keeper.ErrExitStatusUnknown
+}
+
+// waitExit blocks until a process has exited, and returns its exit status as a driver does.
+func (e taskEnder) waitExit(ctx context.Context, main taskprocess.ID) (*driver.ExitResult, error) {
+	status, err := e.keeper.Wait(ctx, main)
+	if err != nil {
+		return nil, err
+	}
+	exit := &driver.ExitResult{ExitCode: status.ExitCode, Signal: status.Signal}
+	if status.Signal != 0 {
+		exit.ExitCode = 128 + status.Signal
+	}
+	return exit, nil
 }

@@ -60,10 +60,11 @@ type Config struct {
 	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
 	Rebooted    bool         // the machine has rebooted since the earlier agent ran
 
-	// RecoveryTracker is shared by all allocations of the node. EndTaskFunc ends tasks without
-	// their drivers; see taskrunner.Config. Both may be nil.
+	// RecoveryTracker is shared by all allocations of the node. EndTask and AwaitExit act without
+	// the drivers of tasks; see taskrunner.Config. All three may be nil.
 	RecoveryTracker *taskrunner.RecoveryTracker
 	EndTask         taskrunner.EndTaskFunc
+	AwaitExit       taskrunner.AwaitExitFunc
 
 	// AllocDone returns a channel that is closed when no task or hook of the given
 	// allocation runs on this node, immediately if the allocation is unknown. An
@@ -246,6 +247,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 			Restored:        r.restorer.readTask(task.Name),
 			RecoveryTracker: c.RecoveryTracker,
 			EndTask:         c.EndTask,
+			AwaitExit:       c.AwaitExit,
 			Logger:          r.logger,
 		})
 		r.samplers[task.Name] = hooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)

@@ -393,31 +393,87 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	})
 }
 
-func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
+// A start that meets an unavailable driver is no attempt of the restart policy.
+func TestStartWaitsForUnavailableDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeDrivers()
 		o := newUnavailableDrivers(w)
 		o.unavailable = true
 		a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
 			restart {
-				attempts = 3
-				delay    = "10s"
+				attempts = 0
 				mode     = "fail"
 			}`, endlessTaskText)), func(c *Config) { c.Drivers = o })
 		a.drivers = w
+		a.advance(time.Hour)
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Driver]")
+		wantEqual(t, "message", eventMessages(a, "web"), `[waiting for the driver's plugin: plugin "fake": exit status 2 (next try in 5s)]`)
+		wantEqual(t, "state", a.taskState("web").State, "pending")
+		o.wakeWaiters()
 		a.advance(time.Second)
-		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Driver Failure Restarting]")
-		wantEqual(t, "cause", a.taskState("web").Events[1].DriverError, `driver "fake": plugin "fake": exit status 2 (next try in 5s)`)
 		o.set(false)
+		a.advance(time.Second)
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Driver Task Setup Started]")
+	})
+}
+
+// A kill ends the wait for the driver.
+func TestStopOfTaskThatWaitsForDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeDrivers()
+		o := newUnavailableDrivers(w)
+		o.unavailable = true
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.Drivers = o })
+		a.drivers = w
 		a.advance(time.Minute)
-		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Driver Failure Restarting Task Setup Started]")
+		a.Stop()
+		a.advance(time.Second)
+		wantEqual(t, "ended", []any{isClosed(a.Done()), a.lastUpdate().ClientStatus, a.startCount("web")}, "[true complete 0]")
+	})
+}
+
+// The exit of a builtin driver's task is reported during the outage of the driver, which can last two minutes.
+func TestExitDuringOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
+			restart {
+				attempts = 0
+				mode     = "fail"
+			}`, endlessTaskText), func(c *Config, o *unavailableDrivers) {
+			o.builtin = true
+			c.EndTask = o.endTask(nil)
+			c.AwaitExit = func(ctx context.Context, name string, h *driver.Handle) (*driver.ExitResult, error) {
+				o.fakeDrivers.mu.Lock()
+				task := o.fakeDrivers.tasks[h.Config.ID]
+				o.fakeDrivers.mu.Unlock()
+				select {
+				case <-task.exited:
+					return &task.result, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+		})
+		a.advance(time.Second)
+		o.set(true)
+		a.advance(time.Minute)
+		o.wakeWaiters()
+		a.advance(time.Second)
+		wantEqual(t, "state during the outage", a.taskState("web").State, "running")
+		a.exitTask("web", driver.ExitResult{ExitCode: 3})
+		a.advance(time.Second)
+		wantEqual(t, "state", []any{a.taskState("web").State, a.taskState("web").Failed}, "[dead true]")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Driver Terminated Not Restarting]")
+		wantEqual(t, "exit code", a.taskState("web").Events[4].ExitCode, "3")
+		wantEqual(t, "destroyed without the driver", a.drivers.recordedCalls("EndTask"), "[+1m2s EndTask web builtin=true]")
 	})
 }
 
 // failingDestroyDrivers is a driver whose DestroyTask fails for a while.
 type failingDestroyDrivers struct {
 	*unavailableDrivers
-	remainingFailures int // number of DestroyTask calls that fail; -1 for all
+	remainingFailures int           // number of DestroyTask calls that fail; -1 for all
+	duration          time.Duration // duration of a DestroyTask call
 }
 
 type failingDestroyPlugin struct {
@@ -439,11 +495,24 @@ func (p failingDestroyPlugin) DestroyTask(ctx context.Context, id string, force 
 	if p.f.remainingFailures > 0 {
 		p.f.remainingFailures--
 	}
+	duration := p.f.duration
 	p.f.mu.Unlock()
+	select {
+	case <-time.After(duration):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if fails {
 		return errors.New("device is busy")
 	}
 	return p.Driver.DestroyTask(ctx, id, force)
+}
+
+// setDuration sets the duration of the next DestroyTask calls.
+func (f *failingDestroyDrivers) setDuration(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.duration = d
 }
 
 func startWithFailingDestroys(t *testing.T, fail int, text string) (*testAgent, *failingDestroyDrivers) {
@@ -485,6 +554,47 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 		wantEqual(t, "destroyed", []any{countDestroyCalls(b, "web"), len(b.drivers.tasks)}, "[1 0]")
 		_, stopped = b.logs.snapshot()
 		wantEqual(t, "log collection ended", stopped["web"], "1")
+	})
+}
+
+// A driver that destroys the tasks of a whole node at the same time needs longer than for one task.
+func TestSlowDestroyIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, f := startWithFailingDestroys(t, 0, jobTextFromParts("batch", `
+			restart {
+				attempts = 0
+				mode     = "fail"
+			}
+			task "web" {
+				driver = "fake"
+				config { run_for = "1s" }
+			}`))
+		f.setDuration(40 * time.Second)
+		a.advance(42 * time.Second)
+		wantEqual(t, "messages", eventMessages(a, "web"), "[]")
+		wantEqual(t, "destroyed", a.drivers.recordedCalls("DestroyTask"), "[+41s DestroyTask web]")
+	})
+}
+
+// Between the exit of its process and the state dead, a task can neither be restarted nor rerun. A restart of all tasks at
+// this time waits for the state: otherwise the task would stay dead, and the others would wait for it.
+func TestRestartAllFindsTaskThatWasEnding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, f := startWithFailingDestroys(t, 0, jobTextFromParts("service", `
+			task "first" {
+				driver = "fake"
+				lifecycle { hook = "prestart" }
+				config { run_for = "1s" }
+			}`, endlessTaskText))
+		f.setDuration(2 * time.Second)
+		a.advance(2 * time.Second) // DestroyTask of the first task has been called, and has not returned
+		if err := a.RestartAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantEqual(t, "time of the restart", time.Since(a.startTime), "3s")
+		a.advance(time.Minute)
+		wantEqual(t, "first", []any{a.taskState("first").State, a.taskState("first").Restarts}, "[dead 1]")
+		wantEqual(t, "web", []any{a.taskState("web").State, a.taskState("web").Restarts}, "[running 0]")
 	})
 }
 

@@ -97,6 +97,11 @@ func EventDriverUnavailable(cause string) *api.TaskEvent {
 	return EventDriverMessage("driver unavailable, the task may still run: "+cause, nil, time.Time{})
 }
 
+// EventWaitingForDriver reports that the task starts as soon as its driver is available.
+func EventWaitingForDriver(cause string) *api.TaskEvent {
+	return EventDriverMessage("waiting for the driver's plugin: "+cause, nil, time.Time{})
+}
+
 // EventDriverFailure reports why the driver could not start the task.
 func EventDriverFailure(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskDriverFailure, DriverError: cause, Details: map[string]string{"driver_error": cause}}

@@ -168,6 +168,7 @@ func (r *Runner) collectAlloc(e *allocEntry) error {
 	if done {
 		return nil
 	}
+	defer r.config.OnRemove()
 	return r.destroyEntry(e)
 }
 

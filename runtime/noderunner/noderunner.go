@@ -76,10 +76,12 @@ type Config struct {
 	// TaskEnvNode returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	TaskEnvNode func() taskenv.Node
-	// OnStop is called when the Runner has begun to stop allocations, and OnReport
-	// with each report of an allocation before the Source gets it. Both may be nil.
+	// OnStop is called when the Runner has begun to stop allocations, OnReport with each
+	// report of an allocation before the Source gets it, and OnRemove after each removal of
+	// an allocation or of its directory. All three may be nil.
 	OnStop   func()
 	OnReport func(allocrunner.StatusUpdate)
+	OnRemove func()
 	GC       GC
 	Logger   hclog.Logger
 }
@@ -120,6 +122,9 @@ func New(c Config) *Runner {
 	}
 	if c.OnReport == nil {
 		c.OnReport = func(allocrunner.StatusUpdate) {}
+	}
+	if c.OnRemove == nil {
+		c.OnRemove = func() {}
 	}
 	if c.AllocRunnerConfig.RecoveryTracker == nil {
 		c.AllocRunnerConfig.RecoveryTracker = taskrunner.NewRecoveryTracker()
@@ -359,6 +364,7 @@ func (r *Runner) removeEntry(e *allocEntry) {
 	delete(r.entries, e.id)
 	r.mu.Unlock()
 	r.config.Source.ReportRemoved(e.id)
+	r.config.OnRemove()
 }
 
 // destroyEntry removes an ended allocation from the disk, unless that was done before:

@@ -126,6 +126,8 @@ func TestChooseCandidates(t *testing.T) {
 
 // fakeSource is a Source with a fixed list of allocations that records calls.
 type fakeSource struct {
+	removalCount atomic.Int32 // number of calls of OnRemove
+
 	mu          sync.Mutex
 	assignments []Assignment
 	changed     chan struct{}
@@ -243,6 +245,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 	r := New(Config{
 		Source:            source,
 		AllocRunnerConfig: c,
+		OnRemove:          func() { source.removalCount.Add(1) },
 		GC:                gc,
 		Logger:            hclog.NewNullLogger(),
 	})
@@ -565,6 +568,8 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 	if got := allocDirNames(t, root); len(got) != 0 {
 		t.Errorf("on disk: %q", got)
 	}
+	// The agent returns the memory of the removed allocation.
+	eventually(t, "the removal is announced", func() bool { return source.removalCount.Load() == 1 })
 }
 
 // A started allocation without records is restored, not started again (rule RS-071 of

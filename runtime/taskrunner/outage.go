@@ -77,6 +77,23 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// waitUntilAvailable returns a function that calls find, and again whenever the driver may be available, as
+// long as the plugin of the driver is expected to run again. It calls report with the first error.
+func waitUntilAvailable(find dispenseFunc, report func(error)) dispenseFunc {
+	return func(ctx context.Context) (driver.Driver, error) {
+		var outage driverOutage
+		for {
+			d, err := find(ctx)
+			if !IsTemporaryError(err) {
+				return d, err
+			}
+			if !outage.wait(ctx, err, report) {
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+}
+
 // withUnavailableError returns a function that calls find and wraps each error in a
 // *driver.UnavailableError, because an error of find is not an answer of the driver
 // about the task.

@@ -30,6 +30,7 @@ type process struct {
 	outageStarted  chan struct{}   // the channel has a value after the start of an outage of the driver
 	onOutage       func(error)     // called once per outage of the driver; may be nil
 	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
+	awaitExit      AwaitExitFunc   // used during outages of a builtin driver; may be nil
 	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
 
 	span *timeline.ActiveSpan // the run of the process; nil before it is watched
@@ -142,7 +143,8 @@ const (
 )
 
 // watchTransitions maps state and answer to the next state. Only an answer of a driver ends
-// the watch: the death of plugin processes never does.
+// the watch, or in stateWithoutPlugin an exit that AwaitExitFunc returns: the death of plugin
+// processes never does.
 var watchTransitions = [...][4]watchState{
 	// columns: the driver answers done, none, not found, error
 	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
@@ -189,7 +191,11 @@ func (p *process) watch(ctx context.Context) {
 			currentOutage.end()
 		case stateWithoutPlugin:
 			p.driverRecovery.set(p, nil)
-			if !currentOutage.wait(ctx, err, p.reportOutage) {
+			exit, ok := p.waitForDriver(ctx, &currentOutage, err)
+			if exit != nil {
+				p.recordResult(processResult{ExitResult: *exit})
+			}
+			if exit != nil || !ok {
 				return
 			}
 		case stateExited:
@@ -203,6 +209,28 @@ func (p *process) watch(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// waitForDriver blocks until the call of the driver that failed with err may be repeated, and returns false when
+// ctx is done. If the process exits in the meantime and its status is known without the driver, it returns the
+// status at once: the delay before the next launch of a plugin can be two minutes.
+func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, ok bool) {
+	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
+	if p.awaitExit == nil || unavailableErr == nil || !unavailableErr.Builtin {
+		return nil, outage.wait(ctx, err, p.reportOutage)
+	}
+	untilExit, cancel := context.WithCancel(ctx)
+	var exitWG sync.WaitGroup
+	exitWG.Go(func() {
+		if result, err := p.awaitExit(untilExit, p.calls.driver, p.handle); err == nil {
+			exit = result
+			cancel()
+		}
+	})
+	ok = outage.wait(untilExit, err, p.reportOutage)
+	cancel()
+	exitWG.Wait()
+	return exit, ok
 }
 
 // reportOutage records the start of an outage of the driver.

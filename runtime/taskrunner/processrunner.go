@@ -29,6 +29,7 @@ type processRunner struct {
 	stopper        *stopper
 	destroyer      *destroyer
 	restartDecider *restartDecider
+	awaitExit      AwaitExitFunc
 	calls          callRecorder
 	logger         hclog.Logger
 }
@@ -54,6 +55,7 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	defer watchWG.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
+	p.awaitExit = r.awaitExit
 	p.onOutage = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
 	p.onOutageEnd = func() {
 		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))

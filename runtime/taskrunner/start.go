@@ -2,6 +2,7 @@ package taskrunner
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,6 +18,7 @@ import (
 type starter struct {
 	ref            taskRef
 	records        *taskRecords
+	awaitDriver    dispenseFunc // see waitUntilAvailable
 	description    *driverDescription
 	configBuilder  *configBuilder
 	hooks          *taskHooks
@@ -39,10 +41,12 @@ func (s *starter) start(killCtx, forceKillCtx context.Context) (*process, error)
 	return s.startTask(killCtx, forceKillCtx)
 }
 
-// prepare makes the driver calls that must precede task setup.
+// prepare waits until the driver is available, and makes the driver calls that must precede task setup.
 func (s *starter) prepare(killCtx context.Context) error {
-	err := s.destroyer.try(killCtx)
+	_, err := s.awaitDriver(killCtx)
 	if err != nil {
+		err = fmt.Errorf("driver %q: %w", s.description.task().Driver, err)
+	} else if err = s.destroyer.try(killCtx); err != nil {
 		err = driver.Recoverable(err)
 	} else if err = s.description.fetch(killCtx); IsTemporaryError(err) {
 		err = driver.Recoverable(err)

@@ -20,6 +20,7 @@ const abandonedStartTimeout = 5 * time.Second
 // startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
 	dispense       dispenseFunc
+	awaitDriver    dispenseFunc // see waitUntilAvailable
 	calls          callRecorder
 	driverRecovery *driverRecovery
 	destroyer      *destroyer
@@ -67,12 +68,13 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 }
 
 // call calls StepStartTask, and once more if the plugin dies during the call:
-// after a pause, and after the plugin's running tasks were recovered. If the driver is
-// unavailable, the error is recoverable.
+// after a pause, and after the plugin's running tasks were recovered. While the driver is
+// unavailable, it waits.
 func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
+	called := false
 	for first := true; ; first = false {
 		var d driver.Driver
 		if d, err = s.driver(killCtx); err != nil {
@@ -86,6 +88,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		if err = s.destroyer.try(ctx); err != nil {
 			break
 		}
+		called = true
 		s.processTracker.noteStart()
 		point := failpoint.EnterStep(failpoint.StepStartTask)
 		handle, network, err = s.calls.of(d).StartTask(ctx, config)
@@ -106,7 +109,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	if err == nil && handle == nil {
 		err = errors.New("driver started the task but returned no handle")
 	}
-	if err != nil && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
+	if err != nil && called && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
 		s.destroyFailed(ctx, config.ID)
 	}
 	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
@@ -148,5 +151,5 @@ func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return s.driverRecovery.awaitRecovered(ctx, s.dispense)
+	return s.driverRecovery.awaitRecovered(ctx, s.awaitDriver)
 }

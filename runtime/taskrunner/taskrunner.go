@@ -47,6 +47,7 @@ type Config struct {
 	Restored        *RestoredTask     // what an earlier agent left of the task; nil for a new task
 	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
 	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
+	AwaitExit       AwaitExitFunc     // reports exits while the driver is unavailable; may be nil
 	Logger          hclog.Logger
 }
 
@@ -124,20 +125,21 @@ func New(c Config) *Runner {
 		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
 	}
 	r.destroyer = &destroyer{
-		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, timeout: c.Deadlines.OtherPoints,
+		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls,
 		stopper: stopper, logger: logger,
 	}
+	await := waitUntilAvailable(dispense, func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) })
 	caller := &startCaller{
-		dispense: dispense, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
 		killRequest: r.killRequest, task: task, logger: logger,
 	}
 	starter := &starter{
-		ref: ref, records: r.records, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
+		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
 		destroyer: r.destroyer, restartDecider: r.restartDecider, currentProcess: r.currentProcess, logger: logger,
 	}
 	r.processRunner = &processRunner{
 		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
-		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, calls: calls, logger: logger,
+		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, awaitExit: c.AwaitExit, calls: calls, logger: logger,
 	}
 	r.recoverer = &recoverer{
 		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
