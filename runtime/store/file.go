@@ -121,7 +121,6 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 		PageSize:       pageSize,
 		NoFreelistSync: true, // the list of free pages is not stored: Open reads all pages anyway, and the list could be damaged
 		FreelistType:   bolt.FreelistMapType,
-		NoStatistics:   true,
 		OpenFile:       func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
 	})
 	if err != nil {
@@ -241,6 +240,29 @@ func applyOp(tx *bolt.Tx, o bucketWrite) error {
 
 // temporaryNameInfix is a part of the names of temporary files. A crash can leave such files.
 const temporaryNameInfix = ".new-"
+
+// minCompactableSize is the size in bytes up to which a state file is not compacted.
+const minCompactableSize = 1 << 20
+
+// isMostlyFree reports whether less than a quarter of the file is in use. bbolt reuses free pages, and never
+// makes the file smaller. A file that was just rebuilt is at least a quarter in use, because bbolt doubles the
+// size of a growing file, and fills at least half of each page.
+func (f *stateFile) isMostlyFree() bool {
+	if f.db == nil {
+		return false
+	}
+	info, err := f.openFile.Stat()
+	if err != nil || info.Size() <= minCompactableSize {
+		return false
+	}
+	meta, err := readMetaPage(f.openFile)
+	if err != nil {
+		return false
+	}
+	stats := f.db.Stats()
+	used := int64(meta.pageCount) - int64(stats.FreePageN+stats.PendingPageN)
+	return used*pageSize < info.Size()/4
+}
 
 // removeTemporaryFiles removes temporary files that a crash has left. The file must be locked.
 func (f *stateFile) removeTemporaryFiles() error {

@@ -188,8 +188,8 @@ func (s *Store) run() {
 // idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
 const idleReleaseDelay = time.Second
 
-// waitWhileIdle blocks until the queue changes. It releases the pages of the file if that takes longer than
-// idleReleaseDelay.
+// waitWhileIdle blocks until the queue changes. If that takes longer than idleReleaseDelay, it compacts the file,
+// if most of it is free, and releases its pages.
 func (s *Store) waitWhileIdle() {
 	if s.file == nil {
 		<-s.queue.wake
@@ -198,9 +198,23 @@ func (s *Store) waitWhileIdle() {
 	select {
 	case <-s.queue.wake:
 	case <-time.After(idleReleaseDelay):
+		s.compactFile()
 		s.file.releasePages()
 		<-s.queue.wake
 	}
+}
+
+// compactFile replaces a file most of which is free by one without free pages.
+func (s *Store) compactFile() {
+	if !s.file.isMostlyFree() {
+		return
+	}
+	before := s.FileSize()
+	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+		s.logger.Debug("state file not compacted", "error", err) // the file is complete, and the next change reports a disk that is full
+		return
+	}
+	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSize())
 }
 
 // commit runs the requests, writes their changes in one transaction, makes them visible to readers, and

@@ -759,3 +759,61 @@ func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 	}
 	tx.putLocalRecord(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }
+
+// bbolt reuses the pages of deleted records, and never makes its file smaller.
+func TestIdleStoreCompactsItsFile(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits until the store is idle")
+	}
+	s := openStore(t, tempStatePath(t))
+	const evals = 4000
+	id := func(i int) string { return fmt.Sprintf("eval-%04d", i) }
+	mustUpdate(t, s, func(tx *Txn) {
+		tx.PutJob(testJob("a", 0))
+		for i := range evals {
+			tx.PutEvaluation(&api.Evaluation{ID: id(i), JobID: "a", Namespace: "default", StatusDescription: strings.Repeat("x", 1000)})
+		}
+	})
+	full := s.FileSize()
+	mustUpdate(t, s, func(tx *Txn) {
+		for i := range evals - 10 {
+			tx.DeleteEvaluation(id(i))
+		}
+	})
+	if size := s.FileSize(); size < full || full < 4<<20 {
+		t.Fatalf("the file has %d bytes before and %d after the deletion", full, size)
+	}
+	for deadline := time.Now().Add(time.Minute); s.FileSize() > minCompactableSize; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the file still has %d bytes", s.FileSize())
+		}
+	}
+	last := mustUpdate(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "later", JobID: "a", Namespace: "default"}) })
+	s = reopenStore(t, s)
+	if got := len(s.Snapshot().Evaluations(nil, "")); got != 11 || s.Snapshot().Job(nil, "default", "a") == nil || s.Index() != last || len(s.Damage()) > 0 {
+		t.Errorf("%d evaluations at index %d, want 11 at %d; damage %v", got, s.Index(), last, s.Damage())
+	}
+}
+
+func TestFileInUseIsNotCompacted(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) {
+		for i := range 2000 {
+			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprint(i), JobID: "a", Namespace: "default", StatusDescription: strings.Repeat("x", 1000)})
+		}
+	})
+	mustSucceed(t, s.runExclusive(t.Context(), func() error {
+		if s.file.isMostlyFree() {
+			t.Error("a file with as many records as ever counts as mostly free")
+		}
+		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+			return err
+		}
+		if s.file.isMostlyFree() {
+			t.Error("a file that was just rebuilt counts as mostly free")
+		}
+		return nil
+	}))
+}
