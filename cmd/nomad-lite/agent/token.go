@@ -43,7 +43,7 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcpListener.Addr().String())
 	}
 	path := filepath.Join(dataDir, TokenFile)
-	token, made, err := readToken(path)
+	token, made, err := readToken(path, logger)
 	// The message has the name of the file and not the token, which would get into the journal.
 	switch {
 	case made && c.LogJSON:
@@ -52,7 +52,7 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {
-		readOnly, _, err = readToken(filepath.Join(dataDir, readOnlyTokenFile))
+		readOnly, _, err = readToken(filepath.Join(dataDir, readOnlyTokenFile), logger)
 	}
 	if err == nil && readOnly == token {
 		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readOnlyTokenFile, dataDir)
@@ -60,29 +60,50 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 	return token, readOnly, err
 }
 
-// readToken returns the token in a file. A missing file is created with mode 0600; an
-// existing file keeps its mode.
-func readToken(path string) (token httpapi.Secret, made bool, err error) {
+// readToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its
+// owner and mode. An empty file gets a new token: a power failure or a full disk can have emptied it, and the
+// agent must start nevertheless. made reports whether the token is new.
+func readToken(path string, logger hclog.Logger) (token httpapi.Secret, made bool, err error) {
 	text, err := os.ReadFile(path)
-	switch token := strings.TrimSpace(string(text)); {
-	case err == nil && token == "":
-		return "", false, fmt.Errorf("%s is empty: remove it, and the next agent makes another", path)
-	case err == nil:
-		return httpapi.Secret(token), false, nil
-	case !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("read token: %w", err)
 	}
+	if token := strings.Trim(string(text), " \t\r\n\x00"); token != "" { // a file system can replace lost data with zero bytes
+		return httpapi.Secret(token), false, nil
+	}
+	created := err != nil
+	if !created {
+		logger.Warn("the file of a token is empty and gets a new token, clients must show the new one", "path", path)
+	}
 	id, err := uuid.NewRandomFromReader(rand.Reader)
+	if err == nil {
+		err = writeToken(path, id.String()+"\n", created)
+	}
 	if err != nil {
 		return "", false, fmt.Errorf("make token: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", false, fmt.Errorf("make token: %w", err)
-	}
-	_, err = f.WriteString(id.String() + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return "", false, errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
 	}
 	return httpapi.Secret(id.String()), true, nil
+}
+
+// writeToken writes a token to a file that must be created, or to an existing file.
+func writeToken(path, text string, create bool) error {
+	flags := os.O_WRONLY
+	if create {
+		flags |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is not a regular file: remove it, and the next agent makes another", path))
+	}
+	if err = f.Truncate(0); err == nil {
+		_, err = f.WriteString(text)
+	}
+	if err = errors.Join(err, f.Sync()); err != nil && create {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
