@@ -146,7 +146,7 @@ func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan s
 			Readiness:  c.IsReadiness(),
 			Passing:    c.Status == services.StatusSuccess,
 			Pending:    c.RunStarted.IsZero(),
-			Output:     c.Output,
+			Output:     services.FailureText(&c.AllocCheckStatus),
 			LastRun:    c.RunStarted,
 			LastChange: c.StatusSince,
 		})

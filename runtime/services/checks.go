@@ -390,7 +390,7 @@ func (c *checker) evaluateRestartLocked(o *checkObserver) {
 		}
 	}
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
-	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(o.result.Output))
+	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(FailureText(&o.result.AllocCheckStatus)))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.lastRestartID++
 	number := c.lastRestartID

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // Statuses of a check. Clients of Nomad match these texts.
@@ -39,6 +41,19 @@ type probeResult struct {
 	status string
 	code   int
 	output string
+}
+
+// FailureText describes the result of a failed check. If a server has answered, the text has the
+// status of its response, because the body alone can look like the body of a success.
+func FailureText(s *api.AllocCheckStatus) string {
+	if s.StatusCode == 0 {
+		return s.Output
+	}
+	text := strings.TrimSpace(fmt.Sprintf("HTTP status %d %s", s.StatusCode, http.StatusText(s.StatusCode)))
+	if body := strings.TrimSpace(s.Output); body != "" {
+		text += ": " + body
+	}
+	return text
 }
 
 func failureResult(err error) probeResult {

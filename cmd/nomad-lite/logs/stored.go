@@ -20,9 +20,6 @@ import (
 	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// logDir is the directory of the log files in the directory of an allocation.
-const logDir = "alloc/logs"
-
 // line is a line of a task's output.
 type line struct {
 	text     []byte // with its line end, except for the last line of some files
@@ -59,13 +56,13 @@ type fileLister struct {
 
 // list returns the files in the log directory.
 func (l fileLister) list(ctx context.Context) ([]*api.AllocFileInfo, error) {
-	files, _, err := l.client.AllocFS().List(l.alloc, logDir, apiclient.QueryOptions(ctx, l.alloc.Namespace))
+	files, _, err := l.client.AllocFS().List(l.alloc, streaming.LogDir, apiclient.QueryOptions(ctx, l.alloc.Namespace))
 	return files, err
 }
 
 // read returns up to limit bytes of a file. A limit of 0 means the whole file.
 func (l fileLister) read(ctx context.Context, name string, offset, limit int64) ([]byte, error) {
-	params := url.Values{"path": {path.Join(logDir, name)}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
+	params := url.Values{"path": {path.Join(streaming.LogDir, name)}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
 	// The client's own method connects to the node, for each call, before it asks the agent.
 	body, err := l.client.Raw().Response("/v1/client/fs/readat/"+l.alloc.ID+"?"+params.Encode(), apiclient.QueryOptions(ctx, l.alloc.Namespace))
 	if err != nil {

@@ -2,11 +2,16 @@ package streaming
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
+
+// LogDir is the directory of the log files in the directory of an allocation.
+const LogDir = "alloc/logs"
 
 // LogRequest is a request for a part of one output stream of a task.
 type LogRequest struct {
@@ -41,6 +46,25 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 		return r.openStream(ctx, c, api.OriginEnd, 0, FrameReader{OnData: each})
 	}
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
+}
+
+// LastWrite returns the time at which the stream's newest log file was last written, and the zero time if
+// the stream has no file.
+func (r LogRequest) LastWrite(ctx context.Context, c *api.Client) (time.Time, error) {
+	files, _, err := c.AllocFS().List(r.Alloc, LogDir, apiclient.QueryOptions(ctx, r.Alloc.Namespace))
+	if err != nil {
+		return time.Time{}, err
+	}
+	newest, written := int64(-1), time.Time{}
+	for _, f := range files {
+		if f == nil || f.IsDir {
+			continue
+		}
+		if index, ok := logs.LogFileIndex(f.Name, r.Task, logs.Stream(r.Stream)); ok && index > newest {
+			newest, written = index, f.ModTime
+		}
+	}
+	return written, nil
 }
 
 // FollowFrames calls each with the frames of the output from an offset in all existing log files on, until

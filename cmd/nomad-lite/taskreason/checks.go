@@ -38,7 +38,7 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 		})
 		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
-			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(check.Output), "the check has no output"))
+			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(services.FailureText(&check)), "the check has no output"))
 		}
 	}
 	if len(t.Rows) > 0 {

@@ -126,7 +126,8 @@ func holds(c lifecycle.Condition, state *api.TaskState) bool {
 }
 
 // ReadLastLines adds to each reason the last line of the task's standard error, and the remedy for it, if
-// the task's process has ended with an error. A task whose output cannot be read keeps its reason.
+// the task's process has ended with an error and has written to its standard error. A task whose output
+// cannot be read keeps its reason.
 func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 	for i, t := range tasks {
 		if !t.Reason.hasOutput {
@@ -135,6 +136,11 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 		request := streaming.LogRequest{
 			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
 			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
+		}
+		if !t.Reason.outputSince.IsZero() {
+			if written, err := request.LastWrite(ctx, c); err != nil || written.Before(t.Reason.outputSince) {
+				continue // the last line is one of an earlier process of the task
+			}
 		}
 		var lastOutput []byte
 		err := request.StreamLog(ctx, c, func(data []byte) error {

@@ -24,6 +24,10 @@ type Reason struct {
 	NextStep  string // "restarts in 12s", "not restarted: …"; can be empty
 	Remedy    string // advice to the user; can be empty
 	hasOutput bool   // the task's process has ended with an error, which its output can explain
+
+	// outputSince is a time between the output of the previous process of the task and the output of
+	// the process that has ended. It is zero if there is no previous process.
+	outputSince time.Time
 }
 
 // String returns the reason in one line.
@@ -80,7 +84,13 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
 			continue
 		}
+		if isHookEvent(e) && isBetweenProcesses(events[:i], e.Time) {
+			continue // the exit is the cause, and not an event of a hook that is called after it
+		}
 		if r.Cause, r.hasOutput = describeCause(e, state.State); r.Cause != "" {
+			if r.hasOutput {
+				r.outputSince = previousExitTime(events[:i])
+			}
 			if model.IsEventOngoing(e) {
 				r.Progress = describeProgress(state.Events)
 			}
@@ -108,6 +118,57 @@ func endsForRequestedRestart(events []*api.TaskEvent) bool {
 		}
 	}
 	return false
+}
+
+// isHookEvent reports whether a hook or a driver can have emitted an event at any time.
+func isHookEvent(e *api.TaskEvent) bool {
+	switch e.Type {
+	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
+		return true
+	}
+	return false
+}
+
+// isBetweenProcesses reports whether the process of a task has ended during these events, and the next start
+// was not due at a time after them. Hooks are called for the process that has ended until then.
+func isBetweenProcesses(events []*api.TaskEvent, at int64) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil || isHookEvent(e):
+		case e.Type == api.TaskRestarting:
+			return e.Time+e.StartDelay > at
+		default:
+			return e.Type == api.TaskTerminated
+		}
+	}
+	return false
+}
+
+// previousExitTime returns a time after the output of the previous process of a task, and before the output
+// of the process that was started last during these events. It returns the zero time if the events have no
+// previous process.
+func previousExitTime(events []*api.TaskEvent) time.Time {
+	var started time.Time
+	for _, e := range slices.Backward(events) {
+		if e == nil {
+			continue
+		}
+		at := time.Unix(0, e.Time)
+		switch e.Type {
+		case api.TaskStarted:
+			started = at
+		case api.TaskTerminated:
+			return at
+		case api.TaskRestarting:
+			// The log collector can write the last output of a process after the event of its exit, but
+			// not after the restart delay, which a request can end early.
+			if due := at.Add(time.Duration(e.StartDelay)); !due.After(started) {
+				return due
+			}
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 // eventsBeforeCleanup returns the events of a task, for a dead task without those that follow the decision
@@ -269,7 +330,7 @@ var remediesByCause = sync.OnceValue(func() []causeRemedy {
 		{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
 		{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
 		{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
-		{regexp.MustCompile(`waiting for plugin`), "nomad-lite plugin list shows its state"},
+		{regexp.MustCompile(`waiting for (the driver's )?plugin`), "nomad-lite plugin list shows its state"},
 	}
 })
 
