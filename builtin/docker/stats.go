@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
 // Stats takes one sample from the engine.
@@ -48,6 +49,7 @@ func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage 
 			return 100 * float64(now-before) / elapsed
 		}
 		usage.Percent = percent(s.CPUUsage.TotalUsage, c.last.TotalUsage)
+		usage.TotalTicks = process.TotalTicks(usage.Percent)
 		usage.System = percent(s.CPUUsage.UsageInKernelmode, c.last.UsageInKernelmode)
 		usage.User = percent(s.CPUUsage.UsageInUsermode, c.last.UsageInUsermode)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+
+	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
 // The engine can reply long after it has read the counters, so the usage is computed for the time between its readings.
@@ -30,8 +32,8 @@ func TestProcessorUsageIsForTheTimeOfTheCounters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := stats.Total.CPU.Percent; got != c.want {
-			t.Errorf("sample %d: %v%%, want %v%%", i, got, c.want)
+		if got := stats.Total.CPU; got.Percent != c.want || got.TotalTicks != process.TotalTicks(c.want) {
+			t.Errorf("sample %d: %v%% and %v MHz, want %v%%", i, got.Percent, got.TotalTicks, c.want)
 		}
 	}
 }

@@ -224,7 +224,8 @@ type CPUUsage struct {
 	ThrottledTime    uint64 // nanoseconds
 	// Measured lists the names of the fields that the driver has measured: "System Mode",
 	// "User Mode", "Percent", "Total Ticks", "Throttled Periods", "Throttled Time". Any
-	// other name is an error.
+	// other name is an error. The list should omit "Total Ticks": the stock Nomad command
+	// "alloc status -stats" prints shifted columns with it.
 	Measured []string
 }
 

@@ -33,7 +33,9 @@ type cpuTime struct {
 }
 
 var (
-	measuredCPUFields    = []string{"System Mode", "User Mode", "Total Ticks", "Percent"}
+	// The list omits "Total Ticks", which are computed from the percentage: Nomad's alloc status
+	// prints the title of a field that it does not know, but no value below it.
+	measuredCPUFields    = []string{"System Mode", "User Mode", "Percent"}
 	measuredMemoryFields = []string{"RSS"}
 )
 
@@ -129,7 +131,7 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 			u.User = cpuPercent(t.user-before.user, passed)
 			u.System = cpuPercent(t.system-before.system, passed)
 			u.Percent = u.User + u.System
-			u.TotalTicks = u.Percent / 100 * cpuFrequencyMHz()
+			u.TotalTicks = TotalTicks(u.Percent)
 		}
 		rate[pid] = u
 	}
@@ -142,6 +144,10 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 func cpuPercent(used, passed time.Duration) float64 {
 	return max(0, 100*float64(used)/float64(passed))
 }
+
+// TotalTicks returns the CPU usage in MHz for a usage in percent of one core. It is 0 if the
+// speed of a core is unknown.
+func TotalTicks(percent float64) float64 { return percent / 100 * cpuFrequencyMHz() }
 
 // cpuFrequencyMHz returns the speed of a core.
 var cpuFrequencyMHz = sync.OnceValue(func() float64 {

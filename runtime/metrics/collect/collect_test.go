@@ -172,13 +172,13 @@ func TestUnmeasuredValuesAreAbsent(t *testing.T) {
 
 	r := &reading{Set: metrics.NewSet(&metrics.Settings{}), settings: &metrics.Settings{}}
 	r.addTaskUsage(&taskUsage{alloc: &api.Allocation{}, task: "t", Usage: driver.Usage{
-		CPU: driver.CPUUsage{Measured: []string{"Total Ticks"}}, Memory: driver.MemoryUsage{Measured: []string{"RSS", "Kernel Max Usage"}},
+		CPU: driver.CPUUsage{Measured: []string{"Percent"}}, Memory: driver.MemoryUsage{Measured: []string{"RSS", "Kernel Max Usage"}},
 	}})
 	var names []string
 	for _, f := range r.Families() {
 		names = append(names, strings.TrimPrefix(f.GetName(), "nomad_client_allocs_"))
 	}
-	if want := []string{"cpu_total_ticks", "memory_kernel_max_usage", "memory_rss"}; !slices.Equal(names, want) {
+	if want := []string{"cpu_total_percent", "cpu_total_ticks", "memory_kernel_max_usage", "memory_rss"}; !slices.Equal(names, want) {
 		t.Errorf("metrics of the task %v, want %v", names, want)
 	}
 }
@@ -250,7 +250,7 @@ func TestGatherFillsTheTable(t *testing.T) {
 	}
 	set := metrics.NewSet(&metrics.Settings{})
 	r := &reading{Set: set, settings: &metrics.Settings{}, host: metrics.NewLabels("host", "n1")}
-	cpu := driver.CPUUsage{Measured: []string{"System Mode", "User Mode", "Percent", "Total Ticks", "Throttled Periods", "Throttled Time"}}
+	cpu := driver.CPUUsage{Measured: []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time"}}
 	memory := driver.MemoryUsage{Measured: []string{"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage", "Kernel Max Usage"}}
 	r.addTaskUsage(&taskUsage{alloc: &api.Allocation{}, task: "t", Usage: driver.Usage{CPU: cpu, Memory: memory}})
 	families := append(c.Gather(t.Context()), set.Families()...)

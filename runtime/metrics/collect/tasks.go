@@ -106,7 +106,7 @@ func (r *reading) addTaskUsage(u *taskUsage) {
 		{"cpu.system", u.CPU.Measured, "System Mode", u.CPU.System},
 		{"cpu.user", u.CPU.Measured, "User Mode", u.CPU.User},
 		{"cpu.total_percent", u.CPU.Measured, "Percent", u.CPU.Percent},
-		{"cpu.total_ticks", u.CPU.Measured, "Total Ticks", u.CPU.TotalTicks},
+		{"cpu.total_ticks", u.CPU.Measured, "Percent", u.CPU.TotalTicks}, // drivers compute it from the percentage and do not list it
 		{"cpu.throttled_periods", u.CPU.Measured, "Throttled Periods", float64(u.CPU.ThrottledPeriods)},
 		{"cpu.throttled_time", u.CPU.Measured, "Throttled Time", float64(u.CPU.ThrottledTime)},
 		{"memory.rss", u.Memory.Measured, "RSS", float64(u.Memory.RSS)},
