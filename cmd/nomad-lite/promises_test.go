@@ -45,10 +45,11 @@ type actor struct {
 }
 
 var (
-	apiRoutes  = "TestToken TestReadOnlyTokenAllowsListedRoutes"
-	hostile    = "TestHostileJobsGetNothingMore"
-	connsTests = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
-	isOperator = "The task is a process of the agent's user."
+	apiRoutes   = "TestToken TestReadOnlyTokenAllowsListedRoutes"
+	hostile     = "TestHostileJobsGetNothingMore"
+	connsTests  = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
+	volumeTests = "TestVolumesBelowDirectoriesOfTasks TestFoundVolumesCannotBeReplaced TestVolumesMountsHostVolumes"
+	isOperator  = "The task is a process of the agent's user."
 )
 
 // actors is the table of who may do what. SECURITY.md shows it.
@@ -83,7 +84,7 @@ var actors = []actor{
 			machineFiles: {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
 			taskFiles:    {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
 			agentFiles:   {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
-			secrets:      {"The token reads the variables of its job, group and task only, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid"},
+			secrets:      {"The token reads the variables at `nomad/jobs` and those of its job, group and task, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid"},
 			processes:    {"The token starts, stops and signals nothing.", "TestWorkloadIsRejectedByDefault"},
 			network:      {"A token is accepted only if the agent has signed it.", "TestAuthenticate FuzzAuthenticate"},
 			availability: {"A task takes no connections of other tasks, and none of the operator on the unix socket.", "TestTaskCannotTakeConnectionsOfOthers " + connsTests},
@@ -92,43 +93,43 @@ var actors = []actor{
 	{
 		"Other account", "A person or a program with another account of the machine. The agent runs as root, or as a user of its own.",
 		[assetCount]promise{
-			machineFiles: {"The agent writes no file for the account. Set-user-ID programs and devices of tasks have no effect below the directory of allocations, unless the agent says at its start that it cannot mount it.", "TestSetuidProgramsOfTasks TestSetIDBits " + hostile},
-			taskFiles:    {"The account neither reads nor changes a file of a task.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory"},
-			agentFiles:   {"The account neither reads nor changes a file of the agent.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory"},
+			machineFiles: {"The agent writes no file for the account. Under an agent of root, set-user-ID programs and devices of tasks have no effect below the directory of allocations, unless the agent says at its start that it cannot mount it.", "TestSetuidProgramsOfTasks TestSetIDBits " + hostile},
+			taskFiles:    {"The account neither reads nor changes a file in the directory of an allocation whose tasks have other users, and replaces no host volume.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory TestFoundVolumesCannotBeReplaced"},
+			agentFiles:   {"The account neither reads nor changes a file of the agent. The agent runs no plugin that the account can change.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory TestUnsafePluginIsRefused TestUnsafePluginIsNotUsed TestUnsafeDirectoryIsRefused"},
 			secrets:      {"The account gets no token, no key and no one-time secret of `nomad-lite ui`.", "TestOtherAccountsGetNothing TestHandoverFileIsClosedToOthers"},
 			processes:    {"The account does not signal or trace a process of the agent, or one of a task that has another user.", "TestOtherAccountsGetNothing"},
 			network:      {"The account gets no port or unix socket that the agent has for another: sockets are in closed directories.", "TestSocketDirThatOthersCanEnterIsRefused TestSocketOfAnotherProcessIsRefused TestSocketsOfOtherUsersAreNotTrusted"},
-			availability: {"The account takes no connections of the operator.", connsTests},
+			availability: {"The account takes no connections of the operator on the unix socket, and none over TCP where the kernel reports the users of clients (`tcp_diag`).", connsTests},
 		},
 	},
 	{
 		"Author of a job of exec", "A person whose job file, with tasks of `exec` or `java`, the operator of an agent of root runs. The configuration has its defaults; each option that gives more is named at the start.",
 		[assetCount]promise{
-			machineFiles: {"No task is a denied user, whatever the job writes. Tasks, templates, artifacts and volumes reach the files of `chroot_env`, read-only, and those of their allocation.", "TestDeniedByEveryName FuzzDeniedRoot TestDestinationPaths TestRenderingIsConfined TestVolumesBelowDirectoriesOfTasks " + hostile},
+			machineFiles: {"No task is a denied user, or has a group of another, whatever the job writes. Tasks, templates and artifacts reach at most the files of `chroot_env`, read-only, those of their allocation, and the host volumes that the operator has named. The deletion of a volume follows no link.", "TestDeniedByEveryName TestForeignGroups FuzzDeniedRoot TestDestinationPaths TestConfinement TestRenderingIsConfined " + volumeTests + " TestVolumeIsNotExchanged TestMkdirVolume " + hostile},
 			taskFiles:    {"No task reaches the directory of another allocation.", hostile + " TestOtherTaskCannotReadDownload"},
 			agentFiles:   {"No task, template, artifact or volume reaches the data directory.", hostile + " TestRenderingIsConfined"},
-			secrets:      {text: "Templates read all variables of the namespace of the job: nomad-lite has no rights for single jobs."},
-			processes:    {"The job shares no namespace of the machine without `allow_pid_mode` or `allow_ipc_mode`.", "TestHostModes TestHostPIDNamespace " + hostile},
-			network:      {text: "A job chooses the network of the machine, ports above those that the operator reserves, and the names of its services."},
-			availability: {"A job that is refused or fails leaves the agent and other jobs running. Memory and processor time are limited by cgroups.", hostile + " TestMemoryLimit TestEvaluationIsBounded"},
+			secrets:      {"Tasks inherit no variable of the agent's environment that `env.denylist` names. Nothing is promised about the variables of a namespace: templates of each of its jobs read all of them.", "TestTasksInheritNoSecret TestHostEnv"},
+			processes:    {"The job shares no PID or IPC namespace of the machine without `allow_pid_mode` or `allow_ipc_mode`. Its texts and the logs of its tasks control neither the terminal nor the page of the operator.", "TestHostModes TestHostPIDNamespace TestTerminalGetsNoControlCharacters TestUILogsAndFiles " + hostile},
+			network:      {text: "A job chooses the network of the machine, in which its tasks listen on each free port, and the names of its services."},
+			availability: {"A job that is refused or fails leaves the agent and other jobs running. Where the machine has cgroups, memory is limited, and tasks share the processors by their `cpu`. The disk is not limited.", hostile + " TestMemoryLimit TestCPUShares TestEvaluationIsBounded"},
 		},
 	},
 	{
 		"Author of a job of docker", "A person whose job file, with tasks of `docker`, the operator runs. `allow_privileged` and `volumes` have their defaults.",
 		[assetCount]promise{
-			machineFiles: {"Mounts, archives and profiles are files of the allocation, also while another task replaces directories by links. Nothing is promised if the job names `devices`, which Nomad allows to each job.", "TestSourcesAreMountedAsChecked TestEnginesMountWhatIsChecked TestVolumeLinks TestRefusedOptions " + hostile},
+			machineFiles: {"Mounts, archives, profiles, templates and artifacts reach files of the allocation and the host volumes that the operator has named, also while another task replaces directories by links. Nothing is promised if the job names `devices`, which Nomad allows to each job, except that no task replaces such a device.", "TestSourcesAreMountedAsChecked TestEnginesMountWhatIsChecked TestVolumeLinks TestRefusedOptions TestDevicesInDirectoriesOfTasks TestConfinement TestRenderingIsConfined " + volumeTests + " " + hostile},
 			taskFiles:    {"Mounts do not lead to other allocations.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
 			agentFiles:   {"Mounts do not lead to the data directory.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
-			secrets:      {text: "Templates read all variables of the namespace of the job, as those of other drivers do."},
-			processes:    {"A container shares no namespace of processes, IPC or hostnames with the machine or with another container without `allowed_modes`.", "TestRefusedOptions TestHostileJobsOnPodman " + hostile},
+			secrets:      {"A container inherits nothing of the agent's environment. Nothing is promised about the variables of a namespace: templates of each of its jobs read all of them.", "TestHostEnv"},
+			processes:    {"A container is not privileged, has the capabilities of `allow_caps` at most, and shares no PID or IPC namespace with the machine or with another container without `allowed_modes`. It shares the hostname of the machine at most in the network of the machine.", "TestRefusedOptions TestAllowedModes TestCapabilities TestHostileJobsOnPodman " + hostile},
 			network:      {text: "A job chooses `network_mode`, the network of the machine and those of other containers included, as under Nomad."},
 			availability: {"A file that a job names is read with a limit, and only if it is a regular file.", hostile + " TestReadFile TestOpenArchive"},
 		},
 	},
 	{
-		"Author of a job of raw_exec or qemu", "A person whose job file, with tasks of `raw_exec` or `qemu`, the operator runs. The operator has enabled the driver.",
+		"Author of a job of raw_exec or qemu", "A person whose job file, with tasks of `raw_exec` or `qemu`, the operator of an agent of root runs. The operator has enabled the driver, or only root can submit jobs.",
 		[assetCount]promise{
-			machineFiles: {text: "`raw_exec` isolates nothing, and QEMU opens each disk that a job names, unless [`args_allowlist`](docs/qemu.md#who-may-name-which-images) limits them."},
+			machineFiles: {"No task is a user that the operator denies to the driver. With [`args_allowlist`](docs/qemu.md#who-may-name-which-images), a job of `qemu` names only images of its allocation and below `image_paths`. Nothing else is promised: `raw_exec` isolates nothing, and QEMU opens each disk that a job names.", "TestDeniedByEveryName TestForeignGroups TestDeniedUsers TestDeniedUserFailsTask TestCommandLine TestStartErrors TestImagePaths TestFormatOfJobImage"},
 			taskFiles:    {text: "A task of root reads all files."},
 			agentFiles:   {text: "A task of root reads all files."},
 			secrets:      {text: "A task of root reads all files."},
@@ -140,49 +141,49 @@ var actors = []actor{
 	{
 		"Task of exec", "A program in a task of `exec` or `java` under an agent of root. It has another user than root, and no capability that the operator has not allowed.",
 		[assetCount]promise{
-			machineFiles: {"The task sees the files of `chroot_env`, read-only, with the rights of its user, becomes no other user, and leaves no set-id program or device.", "TestEscapes TestResolveRandom TestSetIDs TestSetIDBits TestLinksThatChangeDuringBuild " + hostile},
+			machineFiles: {"The task sees the files of `chroot_env`, read-only, with the rights of its user, becomes no other user (with `setuid` or `setgid` in `allow_caps`, no denied one), and leaves no set-id program or device.", "TestEscapes TestResolveRandom TestSetIDs TestDeniedIDsOfTask FuzzDeniedID TestSetIDBits TestLinksThatChangeDuringBuild " + hostile},
 			taskFiles:    {"The task sees its own directories and the shared directory of its allocation.", "TestEscapes " + hostile},
 			agentFiles:   {"The task does not see the data directory.", "TestEscapes " + hostile},
 			secrets:      {"The task sees no secrets of another task, and none of the one-time secrets of `nomad-lite ui`.", "TestEscapes TestTaskOfTheSameUserGetsNoSecret " + hostile},
-			processes:    {"The task sees only its own processes. In the PID namespace of the machine, which the operator must allow, it traces no process of the agent.", "TestEscapes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
-			network:      {text: "Without a network of its group the task has that of the machine, with its ports and abstract unix sockets."},
-			availability: {"The task has at most the memory of its `memory`, and the processes of `pids_limit`, where the machine has cgroups.", "TestEscapes TestPidsLimit"},
+			processes:    {"The task sees only its own processes. In the PID namespace of the machine, which the operator must allow, it traces no process of the agent or of another user; it reaches those of its user, and their files. With `sys_ptrace` as well, nothing is promised.", "TestEscapes TestHostPIDNamespace TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
+			network:      {"With the network mode `none` the task reaches no network. Nothing is promised without a network of its group: the task has that of the machine, with its ports and abstract unix sockets.", "TestEscapes"},
+			availability: {"The task has at most the memory of its `memory`, or `memory_max`, and the processes of `pids_limit`, where the machine has cgroups.", "TestEscapes TestPidsLimit"},
 		},
 	},
 	{
-		"Task of exec as root", "As above, with the user root, which the operator has removed from `user.denylist`.",
+		"Task of exec as root", "As above, with the user root, which the operator has removed from `user.denylist`. With `allow_pid_mode` and `allow_host_mode_root`, nothing is promised about files and secrets: the task reaches those of each process of root that has no capability more than the task.",
 		[assetCount]promise{
-			machineFiles: {"The task reads and writes no file outside of its root directory. In it, it reads all files of the machine that `chroot_env` names.", "TestEscapes TestSetIDs TestSetIDBits " + hostile},
+			machineFiles: {"The task reads and writes no file outside of its root directory, and leaves no set-id program or device. In its root directory, it reads all files of the machine that `chroot_env` names.", "TestEscapes TestSetIDs TestSetIDBits " + hostile},
 			taskFiles:    {"The task does not see them, except in the shared directory of its allocation.", "TestEscapes " + hostile},
 			agentFiles:   {"The task does not see them.", "TestEscapes " + hostile},
 			secrets:      {"The task does not see those of other tasks.", "TestEscapes " + hostile},
-			processes:    {"The task sees only its own. With `allow_pid_mode` and `allow_host_mode_root` it traces no process of the agent, but can signal processes of root. With `sys_ptrace` as well, nothing is promised.", "TestEscapes TestHostModes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
+			processes:    {"The task sees only its own. With `allow_pid_mode` and `allow_host_mode_root` it traces no process of the agent, but signals processes of root, and traces those that have no capability more than the task. With `sys_ptrace` as well, nothing is promised.", "TestEscapes TestHostModes TestProcessesCannotBeTraced TestAttackAsTask " + hostile},
 			network:      {text: "In the network of the machine the task counts as the operator until it sends a token."},
 			availability: {"The operator reaches the agent at the unix socket, whatever the task does.", "TestUnixPeersAreOperators TestIncompleteRequestsDoNotEvictOperators"},
 		},
 	},
 	{
-		"Task in a bridge", "A task of any driver in a group with the network mode `bridge`. It can have `net_raw`.",
+		"Task in a bridge", "A task in a group with the network mode `bridge`. It can have `net_raw`. Nothing is promised about a task of `raw_exec` or `qemu`: it leaves the network as root, or through another process of its user.",
 		[assetCount]promise{
 			machineFiles: {text: "The network does not change what the driver promises."},
 			taskFiles:    {text: "The network does not change what the driver promises."},
 			agentFiles:   {text: "The network does not change what the driver promises."},
-			secrets:      {text: "The network does not change what the driver promises. Abstract unix sockets of the machine are out of reach."},
+			secrets:      {text: "The network does not change what the driver promises."},
 			processes:    {text: "The network does not change what the driver promises."},
-			network:      {"The namespace sends from its own addresses only, is no router and answers for no other address. Nothing that listens on 127.0.0.1 is reached.", "TestNamespaceSendsAsItself TestMachineIgnoresRouterAdvertisements TestLoopbackOfMachineIsUnreachable " + hostile},
+			network:      {"The namespace sends from its own addresses only, is no router and answers for no other address. It reaches no program of the machine that listens on 127.0.0.1 or on an abstract unix socket, and gets no port on which a program of the machine listens. Other machines reach its forwarded ports only.", "TestNamespaceSendsAsItself TestMachineIgnoresRouterAdvertisements TestLoopbackOfMachineIsUnreachable TestPortInUseByProgram TestNamespaceIsUnreachableFromOutside TestPortOfAddress " + hostile},
 			availability: {text: "Groups reach each other at all ports, and share the bandwidth of the machine."},
 		},
 	},
 	{
 		"Task of docker", "A program in a container of the driver `docker`, as root of the container.",
 		[assetCount]promise{
-			machineFiles: {"The container sees no files of the machine except those that the engine and the operator give it. Set-id programs and devices that it leaves in the directories of its task have no effect.", "TestSourcesAreMountedAsChecked TestSetuidProgramsOfTasks " + hostile},
+			machineFiles: {"The container sees no files of the machine except those that the engine and the operator give it. Under an agent of root, set-id programs and devices that it leaves in the directories of its task have no effect, unless the agent says at its start that it cannot mount them so. Nothing is promised about those in host volumes.", "TestSourcesAreMountedAsChecked TestSetuidProgramsOfTasks " + hostile},
 			taskFiles:    {"The container sees its own directories and the shared directory of its allocation.", hostile},
 			agentFiles:   {"The container does not see them.", hostile},
 			secrets:      {"The container does not see those of other tasks.", hostile},
 			processes:    {"The container sees only its own.", hostile + " TestCapabilities"},
 			network:      {text: "The container has the network that its job names. By default that is Docker's, which is the engine's matter."},
-			availability: {"The container has at most the memory of its `memory`.", "TestEngine"},
+			availability: {"The container has at most the memory of its `memory`, or of `memory_max` or `memory_hard_limit`.", "TestEngine TestMemory"},
 		},
 	},
 	{
@@ -192,8 +193,8 @@ var actors = []actor{
 			taskFiles:    {"The task sees its own directories and the shared directory of its allocation.", "TestEscapes TestEscapesRootless"},
 			agentFiles:   {"The task does not see them.", "TestEscapes TestEscapesRootless"},
 			secrets:      {"The task gets no token of the operator and no one-time secret of `nomad-lite ui`.", "TestTaskOfTheSameUserGetsNoSecret TestEscapesRootless"},
-			processes:    {"The task sees only its own. `pid_mode = \"host\"` is refused.", "TestEscapes TestEscapesRootless TestTaskOptionsRootless"},
-			network:      {text: "The task has the network of the machine, or mode `none`. In that of the machine it counts as the operator until it sends a token."},
+			processes:    {"The task sees only its own. `pid_mode = \"host\"` and `ipc_mode = \"host\"` are refused.", "TestEscapes TestEscapesRootless TestTaskOptionsRootless"},
+			network:      {"With the network mode `none` the task reaches no network. Nothing is promised otherwise: the task has the network of the machine, and counts there as the operator until it sends a token.", "TestEscapes TestEscapesRootless"},
 			availability: {text: "Without delegated cgroups, memory and processes are not limited."},
 		},
 	},
@@ -259,7 +260,7 @@ func TestPromisesHaveTests(t *testing.T) {
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.
-var promisingDocuments = []string{"docker.md", "exec.md", "networks.md", "shared-machine.md", "ui.md", "volumes.md"}
+var promisingDocuments = []string{"agent.md", "api.md", "cli.md", "docker.md", "exec.md", "networks.md", "qemu.md", "shared-machine.md", "ui.md", "volumes.md"}
 
 // A promise in a document is a link to a row of the table.
 func TestDocumentsLinkToPromises(t *testing.T) {
