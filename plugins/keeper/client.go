@@ -24,10 +24,6 @@ type Config struct {
 	// directory, whatever path leads to it. See [Directory] for the files in it.
 	Dir string
 
-	// FormerDirs are directories in which a keeper of an earlier version may listen for
-	// the data directory. A keeper that runs there is moved to Dir.
-	FormerDirs []string
-
 	// Args are the arguments, with argv[0], that start this executable as a keeper.
 	Args []string
 

@@ -164,12 +164,6 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		resp = &response{ParentProcesses: k.processesWithTasks()}
 	case req.Op == opReplaceProgram:
 		resp = &response{Error: k.execNewProgram(req.Args, fds).Error()}
-	case req.Op == opMoveToDir:
-		resp = &response{}
-		if err := k.moveToDir(req.Dir, fds); err != nil {
-			resp.Error = err.Error()
-		}
-		fds = nil
 	default:
 		c.handleRequestUnderLock(req, fds)
 		return

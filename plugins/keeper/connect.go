@@ -69,9 +69,6 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	defer lock.Close()
 	l, err := c.connectRunningKeeper(ctx)
 	if err == nil && l == nil {
-		l, err = c.connectFormerKeeper(ctx)
-	}
-	if err == nil && l == nil {
 		l, err = c.startKeeper(ctx)
 	}
 	if err != nil {
@@ -116,7 +113,7 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 	}
 	l, err := newClientConn(ctx, conn, true)
 	if err == nil {
-		return c.upgradeKeeper(ctx, l, c.dialKeeper)
+		return c.upgradeKeeper(ctx, l)
 	}
 	if ctx.Err() != nil || process.IsResourceExhausted(err) {
 		return nil, err
@@ -162,68 +159,10 @@ func (c *Client) signalAndDialKeeper(ctx context.Context, p process.ID) (*net.Un
 // listenTimeout is the maximum time that signalAndDialKeeper waits for the keeper to listen.
 const listenTimeout = 2 * time.Second
 
-// connectFormerKeeper returns a connection to a keeper that an earlier version has started for
-// the data directory in one of Config.FormerDirs, or nil if none runs. It makes the keeper
-// listen in the data directory. The caller holds the lock of the directory.
-func (c *Client) connectFormerKeeper(ctx context.Context) (*clientConn, error) {
-	for _, former := range c.cfg.FormerDirs {
-		socket := &socketPath{path: filepath.Join(former, socketName)}
-		conn, err := socket.dial()
-		if process.IsResourceExhausted(err) {
-			return nil, fmt.Errorf("keeper in %s: %w", former, err) // a keeper may run there
-		}
-		if err != nil {
-			continue
-		}
-		l, err := newClientConn(ctx, conn, true)
-		if err == nil {
-			l, err = c.upgradeKeeper(ctx, l, socket.dial)
-		}
-		socket.close()
-		if err != nil {
-			return nil, fmt.Errorf("keeper in %s: %w", former, err)
-		}
-		if l == nil {
-			continue
-		}
-		if err := c.moveKeeper(ctx, l); err != nil {
-			c.cfg.Logger.Warn("keeper stays in its former directory", "pid", l.keeperID.PID, "dir", former, "error", err)
-			return l, ctx.Err()
-		}
-		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeperID.PID, "dir", former)
-		// The former path becomes a link to the new socket, because plugins that already
-		// run have the former path in their environment.
-		if err := errors.Join(os.Remove(socket.path), os.Symlink(c.Socket(), socket.path)); err != nil {
-			c.cfg.Logger.Warn("running plugins cannot reconnect to the keeper", "error", err)
-		}
-		return l, nil
-	}
-	return nil, nil
-}
-
-// moveKeeper makes a keeper listen in the data directory.
-func (c *Client) moveKeeper(ctx context.Context, l *clientConn) error {
-	lock, err := c.lockPIDFile(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	socket, err := c.listenForKeeper()
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	resp, _, err := l.call(ctx, &request{Op: opMoveToDir, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.handle.Fd()))
-	if err == nil {
-		err = resp.err()
-	}
-	return err
-}
-
 // upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
 // connection to the resulting keeper, or nil if none runs. A keeper that cannot be replaced
 // keeps running, and its connection is returned.
-func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (*net.UnixConn, error)) (*clientConn, error) {
+func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
 	exe, err := os.Open(selfExePath)
 	if err != nil {
 		return l, nil
@@ -243,7 +182,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 	}
 	l.close()
 	logger.Info("keeper was replaced by this build")
-	conn, err := dial()
+	conn, err := c.dialKeeper()
 	if err == nil {
 		l, err = newClientConn(ctx, conn, true)
 	}

@@ -1,15 +1,11 @@
 package keeper
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -172,90 +168,6 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 	if got, want := plugin.KeeperProcess(), own.KeeperProcess(); got != want || got == first.KeeperProcess() {
 		t.Errorf("the plugin is connected to %v, its keeper is %v", got, want)
-	}
-}
-
-// startFormerKeeper starts a keeper as earlier versions did: it listens in a separate
-// directory, and has neither a lock nor a descriptor of the data directory.
-func startFormerKeeper(t *testing.T, dir string) process.ID {
-	t.Helper()
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.SetUnlinkOnClose(false)
-	defer listener.Close()
-	socket, err := listener.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
-	handoff, err := (&handoffState{}).writeMemfd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer handoff.Close()
-	conf, err := json.Marshal(keeperSetup{Dir: dir, Linger: time.Minute, Handoff: &execHandoff{ListenerFD: 3, StateFD: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe", "keeper")
-	cmd.Env = append(os.Environ(), envSetup+"="+string(conf))
-	cmd.ExtraFiles = []*os.File{socket, handoff}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p, err := process.LookupID(cmd.Process.Pid)
-	if err := errors.Join(err, cmd.Process.Release()); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// A keeper that an earlier version has started elsewhere is moved to the data directory, where
-// the next agent finds it; plugins reconnect to it by the former path.
-func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
-	t.Parallel()
-	former, err := os.MkdirTemp("", "former")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(former)
-	keeper := startFormerKeeper(t, former)
-	plugin, err := Attach(t.Context(), filepath.Join(former, socketName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plugin.Close()
-
-	dir := filepath.Join(t.TempDir(), "data")
-	c := startClient(t, Config{Dir: dir, FormerDirs: []string{filepath.Join(former, "none"), former}})
-	if c.KeeperProcess() != keeper {
-		t.Fatalf("the keeper is %v, was %v", c.KeeperProcess(), keeper)
-	}
-	p, err := c.Spawn(t.Context(), sh("exit 7"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 7 {
-		t.Errorf("Wait of a plugin that was connected = %v, %v", st, err)
-	}
-	late, err := Attach(t.Context(), filepath.Join(former, socketName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer late.Close()
-	if late.KeeperProcess() != keeper {
-		t.Errorf("a plugin finds %v", late.KeeperProcess())
-	}
-	c.Close()
-	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the next agent finds the keeper by its lock
-		t.Fatal(err)
-	}
-	next := startClient(t, Config{Dir: dir})
-	if next.KeeperProcess() != keeper {
-		t.Errorf("the next agent has keeper %v, not %v", next.KeeperProcess(), keeper)
 	}
 }
 

@@ -96,12 +96,8 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer will.Close()
-	next := execHandoff{ListenerFD: socket, StateFD: int(will.Fd())}
-	errs := []error{keep(next.ListenerFD), keep(next.StateFD)}
-	if k.endpoint.dir != nil {
-		next.LockFD, next.DirFD = int(k.endpoint.lock.Fd()), int(k.endpoint.dir.handle.Fd())
-		errs = append(errs, keep(next.LockFD), keep(next.DirFD))
-	}
+	next := execHandoff{ListenerFD: socket, StateFD: int(will.Fd()), LockFD: int(k.endpoint.lock.Fd()), DirFD: int(k.endpoint.dir.handle.Fd())}
+	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
 	for _, h := range k.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}

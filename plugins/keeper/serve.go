@@ -98,7 +98,7 @@ func Serve(ctx context.Context) error {
 }
 
 // keeperEndpoint is the listener of a keeper, with the directory and the locked PID file by which
-// clients find it. dir and lock are nil for a keeper of an earlier version until moveToDir.
+// clients find it.
 type keeperEndpoint struct {
 	listener *net.UnixListener
 	lock     *os.File
@@ -107,9 +107,6 @@ type keeperEndpoint struct {
 
 // writeLockOwner writes the keeper's process into the PID file, for [Directory.LockedBy].
 func (p *keeperEndpoint) writeLockOwner(self process.ID) error {
-	if p.lock == nil {
-		return nil
-	}
 	return WriteLockOwner(p.lock, self)
 }
 
@@ -119,18 +116,14 @@ func (s *keeperSetup) takeEndpoint() (*keeperEndpoint, error) {
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
-	p := &keeperEndpoint{}
-	if fds.LockFD > 0 {
-		unix.CloseOnExec(fds.LockFD)
-		p.lock = os.NewFile(uintptr(fds.LockFD), pidFileName)
-	}
-	if fds.DirFD > 0 {
-		unix.CloseOnExec(fds.DirFD)
-		p.dir = &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)}
-	}
-	var err error
-	p.listener, err = takeInheritedListener(fds.ListenerFD)
-	return p, err
+	unix.CloseOnExec(fds.LockFD)
+	unix.CloseOnExec(fds.DirFD)
+	listener, err := takeInheritedListener(fds.ListenerFD)
+	return &keeperEndpoint{
+		listener: listener,
+		lock:     os.NewFile(uintptr(fds.LockFD), pidFileName),
+		dir:      &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
+	}, err
 }
 
 // takeInheritedListener takes ownership of the inherited socket, and closes all other
@@ -255,9 +248,9 @@ func (k *server) run(ctx context.Context) error {
 		if exit, _ := k.shouldExit(terminated); exit {
 			// A client that starts a keeper holds the lock until it has connected.
 			// Therefore the condition is checked again under the lock.
-			dir, lock := k.lockDir()
+			lock := k.lockDir()
 			if exit, killAll := k.shouldExit(terminated); exit {
-				k.shutDown(dir, lock != nil, killAll)
+				k.shutDown(lock != nil, killAll)
 				return nil
 			}
 			if lock != nil {
@@ -318,21 +311,13 @@ func (k *server) idleTimeout() time.Duration {
 	return k.setup.Linger
 }
 
-// lockDir returns the data directory, and the lock that a client holds while it starts a
-// keeper. Both are nil for a keeper without a data directory; the lock is nil if locking
-// fails.
-func (k *server) lockDir() (*Directory, *os.File) {
-	k.mu.Lock()
-	dir := k.endpoint.dir
-	k.mu.Unlock()
-	if dir == nil {
-		return nil, nil
-	}
-	lock, err := dir.Lock(lockFileName, unix.LOCK_EX)
+// lockDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
+func (k *server) lockDir() *os.File {
+	lock, err := k.endpoint.dir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
-		return dir, nil
+		return nil
 	}
-	return dir, lock
+	return lock
 }
 
 // recreateSocket creates the socket again after its removal. Existing connections are not
@@ -340,55 +325,19 @@ func (k *server) lockDir() (*Directory, *os.File) {
 func (k *server) recreateSocket() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.endpoint.dir == nil {
-		return
-	}
 	listener, err := k.endpoint.dir.Listen("unix", socketName)
 	if err != nil {
 		return // a SIGHUP has no response; the client that has sent it fails after its timeout
 	}
-	k.replaceListenerLocked(listener)
-}
-
-// replaceListenerLocked replaces the listener and accepts connections from the new one.
-func (k *server) replaceListenerLocked(listener *net.UnixListener) {
 	k.endpoint.listener.Close()
 	k.endpoint.listener = listener
 	k.wg.Go(func() { k.acceptConns(listener) })
 }
 
-// moveToDir makes the keeper serve another directory. It owns fds: a listening socket, a
-// locked PID file, and the directory.
-func (k *server) moveToDir(path string, fds []int) error {
-	if len(fds) != 3 {
-		closeFDs(fds)
-		return fmt.Errorf("move: %d descriptors came", len(fds))
-	}
-	lock, home := os.NewFile(uintptr(fds[1]), pidFileName), os.NewFile(uintptr(fds[2]), path)
-	listener, err := listenerFromFD(fds[0])
-	if err == nil {
-		err = WriteLockOwner(lock, k.selfID)
-	}
-	if err != nil {
-		lock.Close()
-		home.Close()
-		return fmt.Errorf("move: %w", err)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.endpoint.dir != nil {
-		k.endpoint.dir.Close()
-		k.endpoint.lock.Close()
-	}
-	k.setup.Dir = path
-	k.endpoint.dir, k.endpoint.lock = &Directory{path, home}, lock
-	k.replaceListenerLocked(listener)
-	return nil
-}
-
 // shutDown closes all connections and removes the keeper's socket. If killAll is set, it first kills all processes below
 // the keeper, and removes all files of the keeper. The process holds the lock of its PID file until it has exited.
-func (k *server) shutDown(dir *Directory, locked, killAll bool) {
+func (k *server) shutDown(locked, killAll bool) {
+	dir := k.endpoint.dir
 	k.forkMu.Lock()
 	k.rejectSpawns = true
 	if killAll {

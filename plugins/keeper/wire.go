@@ -48,7 +48,6 @@ const (
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "parents"
 	opReplaceProgram      op = "replace" // the request contains the program to execute; no response on success
-	opMoveToDir           op = "move"    // the request contains a socket, a lock and a directory to serve
 )
 
 // request is a message from a client.
@@ -64,7 +63,6 @@ type request struct {
 	DrainWithoutAgent []bool       `json:"drain,omitempty"`
 	ManagedProcs      []process.ID `json:"wards,omitempty"` // adopt: the processes
 	Args              []string     `json:"args,omitempty"`  // replace: argv
-	Dir               string       `json:"dir,omitempty"`   // in the request move: the path of the directory
 }
 
 // spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr

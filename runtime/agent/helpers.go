@@ -32,13 +32,11 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	if h.sockets, err = openSockets(d.path, h.logger); err != nil {
 		return err
 	}
-	former := formerSocketDirs(d.path)
 	h.keeper, err = keeper.Start(ctx, keeper.Config{
-		Dir:        d.path,
-		FormerDirs: former,
-		Args:       []string{argv0, "keeper"},
-		Ephemeral:  d.temporary,
-		Logger:     h.logger,
+		Dir:       d.path,
+		Args:      []string{argv0, "keeper"},
+		Ephemeral: d.temporary,
+		Logger:    h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
@@ -52,11 +50,10 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 		}
 	}
 	h.collector, err = logs.New(logs.Config{
-		Keeper:             h.keeper,
-		Dir:                d.path,
-		PreviousSocketDirs: former,
-		CollectorArgs:      []string{argv0, "log-collector"},
-		Logger:             h.logger,
+		Keeper:        h.keeper,
+		Dir:           d.path,
+		CollectorArgs: []string{argv0, "log-collector"},
+		Logger:        h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)

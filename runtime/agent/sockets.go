@@ -154,8 +154,7 @@ func (s *socketDir) close() error {
 // remove removes the directory for the sockets and the link to it. No process may use them any longer.
 func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 
-// removeSockets removes the directory for the sockets of a data directory, the
-// links to it, and the directories of earlier versions.
+// removeSockets removes the directory for the sockets of a data directory, and the links to it.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
 	if name, err := dirLinkName(dataDir); err == nil {
@@ -166,9 +165,6 @@ func removeSockets(dataDir string) error {
 				}
 			}
 		}
-	}
-	for _, dir := range formerSocketDirs(dataDir) {
-		errs = append(errs, os.RemoveAll(dir))
 	}
 	return errors.Join(errs...)
 }
@@ -240,31 +236,6 @@ func shortSocketDirs() []string {
 		baseDirs = append(baseDirs, filepath.Join(dir, "nomad-lite"))
 	}
 	return append(baseDirs, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
-}
-
-// formerSocketDirs returns the socket directories of earlier versions: below
-// shortSocketDirs, named by a hash of the path of the data directory.
-func formerSocketDirs(dataDir string) []string {
-	paths := []string{dataDir}
-	if real, err := filepath.EvalSymlinks(dataDir); err == nil && real != dataDir {
-		paths = append(paths, real)
-	}
-	bases := shortSocketDirs()
-	if uid := os.Geteuid(); uid != 0 {
-		bases = append(bases, "/run/user/"+strconv.Itoa(uid)+"/nomad-lite")
-	}
-	var foundDirs []string
-	for _, base := range bases {
-		for _, path := range paths {
-			sum := sha256.Sum256([]byte(path))
-			dir := filepath.Join(base, hex.EncodeToString(sum[:6]))
-			var st unix.Stat_t
-			if unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() {
-				foundDirs = append(foundDirs, dir)
-			}
-		}
-	}
-	return foundDirs
 }
 
 // replaceableListener is a listener whose socket can be replaced while Accept blocks.

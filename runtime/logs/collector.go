@@ -74,10 +74,6 @@ type Config struct {
 	Dir           string   // the data directory; one collector process serves it, see keeper.Directory
 	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
 
-	// PreviousSocketDirs are directories in which a collector process of an earlier version may listen for the
-	// data directory. That process is stopped before one is started in Dir.
-	PreviousSocketDirs []string
-
 	// LingerTimeout is how long a collector process without work waits for an agent; 0 means ten minutes.
 	LingerTimeout time.Duration
 
@@ -281,7 +277,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	for i, s := range streams {
 		k := key{task.AllocID, task.Name, s}
 		paths[i] = filepath.Join(fifoDir(task.Dir), k.fifoName())
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, dir, k) })
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -300,8 +296,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 }
 
 // startStream hands one stream to the current collector process, or to the next one.
-func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir int, k key) error {
-	fifo, err := c.ensureFIFO(ctx, alloc, dir, k)
+func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k key) error {
+	fifo, err := c.ensureFIFO(ctx, alloc, k)
 	if err != nil {
 		return err
 	}
@@ -374,11 +370,8 @@ func (c *Collector) signalTaskCountLocked(tasks int) {
 }
 
 // ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
-// that the keeper holds it. An earlier version made the FIFO in the log directory.
-func (c *Collector) ensureFIFO(ctx context.Context, alloc, logDir int, k key) (*os.File, error) {
-	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
-		return nil, err
-	}
+// that the keeper holds it.
+func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key) (*os.File, error) {
 	f, err := c.conf.Keeper.GetFD(k.fdKey())
 	if err == nil {
 		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
@@ -491,7 +484,7 @@ func (c *Collector) findLeftover(task Task) (leftoverState, error) {
 	}
 	for _, s := range streams {
 		k := key{task.AllocID, task.Name, s}
-		if err == nil && (existsAt(alloc, k.fifoName()) || existsAt(dir, k.fifoName())) {
+		if err == nil && existsAt(alloc, k.fifoName()) {
 			return leftoverOutput, nil
 		}
 		f, err := c.conf.Keeper.GetFD(k.fdKey())

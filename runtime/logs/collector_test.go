@@ -278,32 +278,6 @@ func TestTasksCannotReplaceFIFOs(t *testing.T) {
 
 func pathList(stdout, stderr string) []string { return []string{stdout, stderr} }
 
-// An earlier version had the FIFOs in the log directory: a task of that version continues to write
-// to them.
-func TestFIFOsOfAnEarlierVersion(t *testing.T) {
-	t.Parallel()
-	s := newFixture(t, Config{})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	stdout, _ := s.startTask(limits)
-	f := s.openFIFO(stdout)
-	s.writeText(f, "before\n")
-	s.awaitOutput(Stdout, "before\n")
-	if err := os.Rename(stdout, filepath.Join(s.logDir, filepath.Base(stdout))); err != nil {
-		t.Fatal(err)
-	}
-	if again, _ := s.startTask(limits); again != stdout {
-		t.Errorf("stdout goes to %s", again)
-	}
-	s.writeText(f, "after\n")
-	s.awaitOutput(Stdout, "before\nafter\n")
-	f.Close()
-	next := s.openFIFO(stdout)
-	s.writeText(next, "the next start\n")
-	next.Close()
-	s.awaitOutput(Stdout, "before\nafter\nthe next start\n")
-	s.stopTask()
-}
-
 func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})

@@ -234,9 +234,6 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 			return nil, err
 		}
 	}
-	if err := c.quitPreviousProcesses(ctx); err != nil {
-		return nil, err
-	}
 	if text := c.crashLog().Read(); text != "" {
 		c.conf.Logger.Error("the last log collector crashed", "stderr", text)
 	}
@@ -247,31 +244,6 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 		return nil, fmt.Errorf("connect to log collector: %w", err)
 	}
 	return l, nil
-}
-
-// quitPreviousProcesses stops the collector processes that an earlier version has started for the data
-// directory in other directories. An error means that one of them may still run.
-func (c *Collector) quitPreviousProcesses(ctx context.Context) error {
-	for _, dir := range c.conf.PreviousSocketDirs {
-		conn, err := dialPrevious(filepath.Join(dir, socketName))
-		if process.IsResourceExhausted(err) {
-			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
-		}
-		if err != nil {
-			continue
-		}
-		l, err := c.newConn(ctx, conn)
-		if err != nil {
-			continue
-		}
-		c.conf.Logger.Info("ending the log collector of an earlier version", "pid", l.process.PID, "dir", dir)
-		err = c.quitProcess(l)
-		l.close()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // isOtherBuild reports whether a process runs a build other than this one.

@@ -1,11 +1,9 @@
 package logs
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -241,40 +239,5 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 				t.Errorf("the process is %v, was %v, which is alive: %v", got, first, first.Alive())
 			}
 		})
-	}
-}
-
-// A collector process that an earlier version has started in another directory exits before
-// another one serves the streams.
-func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
-	t.Parallel()
-	s := newPersistentFixture(t, Config{})
-	defer s.makeKeeperEphemeral()
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.openFIFO(stdout)
-	s.writeText(out, "one\n")
-	s.awaitOutput(Stdout, "one\n")
-	first := s.collector.Process()
-	s.collector.Close()
-	// In an earlier version, the socket and the lock are in another directory.
-	former := t.TempDir()
-	if err := errors.Join(
-		os.Rename(filepath.Join(keeper.SocketDir(s.runDir), socketName), filepath.Join(former, socketName)),
-		os.Remove(filepath.Join(s.runDir, pidFileName)),
-	); err != nil {
-		t.Fatal(err)
-	}
-	s.writeText(out, "two\n")
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, PreviousSocketDirs: []string{former}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.collector = c
-	t.Cleanup(func() { c.Close() })
-	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	s.writeText(out, "three\n")
-	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
-	if first.Alive() || c.Process() == first {
-		t.Errorf("processes %v and %v serve one stream", first, c.Process())
 	}
 }

@@ -61,24 +61,6 @@ func UncollectedPaths(task Task) (stdout, stderr string) {
 	return path(Stdout), path(Stderr)
 }
 
-// moveFIFO moves the FIFO of a task that an earlier version has started, if it exists, from the
-// log directory to the directory of the allocation, unless a FIFO exists there. A process that has
-// the FIFO open does not notice. A task may have put any kind of file under the name: the caller
-// checks the moved file.
-func moveFIFO(logs, alloc int, name string) error {
-	if existsAt(alloc, name) {
-		return nil
-	}
-	err := unix.Renameat(logs, name, alloc, name)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
-		return nil // EXDEV: the logs are on a separate file system, and the FIFO stays there
-	}
-	if err != nil {
-		return fmt.Errorf("move FIFO %s: %w", name, err)
-	}
-	return nil
-}
-
 // existsAt reports whether a name exists in dir.
 func existsAt(dir int, name string) bool {
 	_, err := safepath.StatAt(dir, name)

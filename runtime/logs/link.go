@@ -39,19 +39,6 @@ func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
 	return c.newConn(ctx, conn)
 }
 
-// dialPrevious connects to the socket of an earlier version, which has a short path.
-func dialPrevious(path string) (*net.UnixConn, error) {
-	conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: path})
-	if err != nil {
-		return nil, err
-	}
-	if err := process.CheckPeerUser(conn); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return conn, nil
-}
-
 // newConn exchanges the hello messages on a connection, which it owns from now on.
 func (c *Collector) newConn(ctx context.Context, conn *net.UnixConn) (*processConn, error) {
 	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, onEvent: c.handleEvent}
