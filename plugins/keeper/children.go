@@ -23,7 +23,7 @@ func (k *server) processesWithTasks() []process.ID {
 	k.forkMu.Lock() // forkMu: spawned lacks a child that is being started
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
-	own := append([]process.ID{k.selfID}, k.spawnedProcs...)
+	own := append([]process.ID{k.hello.Process}, k.spawnedProcs...)
 	own = append(own, k.managedProcs...)
 	k.mu.Unlock()
 	started := make(map[int]bool, len(own))

@@ -37,6 +37,8 @@ type Config struct {
 	IdleTimeout time.Duration
 
 	Logger hclog.Logger
+
+	version int // set by tests; 0 means protocolVersion
 }
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
@@ -266,7 +268,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 // KeepProcessAfterDisconnect clears KillOnDisconnect of a child: the keeper no longer kills it when this
 // client disconnects. The caller must have stored what the next client needs to find the
 // child. KeepProcessAfterDisconnect does nothing if the child has ended or was started without
-// KillOnDisconnect. A keeper of a build without this operation rejects the call.
+// KillOnDisconnect.
 func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p process.ID) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opKeepAfterDisconnect, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
@@ -20,9 +19,9 @@ var errConnDown = errors.New("connection to the keeper is down")
 // clientConn is one connection of a client.
 type clientConn struct {
 	*rpcmux.PendingCalls[callResult]
-	frameConn *frameConn
-	keeperID  process.ID
-	ephemeral bool
+	conn      *framing.Conn
+	keeper    framing.Hello
+	ephemeral bool // set by Client.syncDescriptors
 	wg        sync.WaitGroup
 }
 
@@ -31,29 +30,24 @@ type callResult struct {
 	fds  []int
 }
 
-// newClientConn sends the hello request on a connection, and becomes the owner of the
+// newClientConn exchanges the hello messages on a connection, and becomes the owner of the
 // connection.
-func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
-	unwanted := func(r callResult) { closeFDs(r.fds) }
-	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), frameConn: &frameConn{conn: conn}}
-	l.wg.Go(l.readResponses)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	resp, _, err := l.call(ctx, &request{Op: opHello, IsAgent: agent})
-	if err == nil {
-		err = resp.err()
-	}
+func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello) (*clientConn, error) {
+	conn := framing.NewConn(socket, messageLimits)
+	keeper, err := conn.ExchangeHello(ctx, own)
 	if err != nil {
-		l.close()
+		conn.Close()
 		return nil, fmt.Errorf("introduce to keeper: %w", err)
 	}
-	l.keeperID, l.ephemeral = resp.Process, resp.Ephemeral
+	unwanted := func(r callResult) { closeFDs(r.fds) }
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeper: keeper}
+	l.wg.Go(l.readResponses)
 	return l, nil
 }
 
 // close ends the connection and waits for its goroutine.
 func (l *clientConn) close() {
-	l.frameConn.conn.Close()
+	l.conn.Close()
 	l.wg.Wait()
 }
 
@@ -63,15 +57,14 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 	r := *req
 	res, err := l.Call(ctx, func(id uint64) error {
 		r.ID = id
-		err := l.frameConn.sendFrame(&r, fds...)
-		var op *net.OpError
-		if errors.As(err, &op) {
+		err := l.conn.Send(&r, fds...)
+		if errors.Is(err, framing.ErrDown) {
 			return errConnDown
 		}
-		return err // another type of error is caused by the request, not by the connection
+		return err
 	})
 	if err != nil && ctx.Err() != nil {
-		_ = l.frameConn.sendFrame(&request{ID: r.ID, Op: opCancelWait})
+		_ = l.conn.Send(&request{ID: r.ID, Op: opCancelWait}) // Send fails only if the connection has ended
 	}
 	return res.resp, res.fds, err
 }
@@ -79,11 +72,11 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 // readResponses delivers responses until the connection ends.
 func (l *clientConn) readResponses() {
 	defer l.End()
-	defer l.frameConn.conn.Close()
+	defer l.conn.Close()
 	for {
 		resp := &response{}
-		fds, err := l.frameConn.receiveFrame(resp)
-		if errors.Is(err, errNoFreeFDs) {
+		fds, err := l.conn.Receive(resp)
+		if errors.Is(err, framing.ErrNoFreeDescriptors) {
 			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
 		} else if err != nil {
 			return

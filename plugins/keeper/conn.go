@@ -6,11 +6,14 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -31,7 +34,7 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, frameConn: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, killOnDisconnect: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), waitRequests: map[uint64]process.ID{}, killOnDisconnect: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -42,7 +45,8 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 // serverConn is the connection of one client.
 type serverConn struct {
 	server        *server
-	frameConn     *frameConn
+	conn          *framing.Conn
+	client        framing.Hello // client: used only by serveRequests
 	responseReady chan struct{} // responseReady: capacity 1; signals that responseQueue is not empty
 
 	// killOnDisconnect: children that are killed when the connection ends; used only by
@@ -82,27 +86,26 @@ func (c *serverConn) serveRequests() {
 	stop := make(chan struct{})
 	responseWriter.Go(func() { c.writeResponses(stop) })
 
-	for {
+	for err := c.receiveHello(); err == nil; {
 		var req request
-		fds, err := c.frameConn.receiveFrame(&req)
-		if errors.Is(err, errNoFreeFDs) {
+		var fds []int
+		fds, err = c.conn.Receive(&req)
+		if errors.Is(err, framing.ErrNoFreeDescriptors) {
 			// The connection stays open: otherwise the client would repeat the request on
 			// new connections forever.
 			k.mu.Lock()
 			c.queueResponse(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
 			k.mu.Unlock()
-			continue
+			err = nil
+		} else if err == nil {
+			c.handleRequest(&req, fds)
 		}
-		if err != nil {
-			break
-		}
-		c.handleRequest(&req, fds)
 	}
 
 	for p := range c.killOnDisconnect {
 		_ = p.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 	}
-	c.frameConn.conn.Close()
+	c.conn.Close()
 	close(stop)
 	responseWriter.Wait()
 	k.mu.Lock()
@@ -138,7 +141,7 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 		c.responseQueue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.frameConn.sendFrame(a.msg, a.fds...) // sendFrame closes the connection if it fails
+			_ = c.conn.Send(a.msg, a.fds...) // Send closes the connection if it fails
 			closeFDs(a.fds)
 		}
 	}
@@ -149,9 +152,10 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
 	k.trimmer.NotifyBusy()
 	var resp *response
+	rejected := c.checkOp(req.Op)
 	switch {
-	case !c.may(req.Op):
-		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
+	case rejected != nil:
+		resp = &response{Error: rejected.Error()}
 	case req.Op == opSpawn:
 		resp = k.handleSpawn(req.Spawn, fds)
 		if resp.err() == nil && req.Spawn.KillOnDisconnect {
@@ -163,7 +167,7 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 	case req.Op == opListParentProcesses:
 		resp = &response{ParentProcesses: k.processesWithTasks()}
 	case req.Op == opReplaceProgram:
-		resp = &response{Error: k.execNewProgram(req.Args, fds).Error()}
+		resp = errorResponse(k.execNewProgram(req.Args, fds))
 	default:
 		c.handleRequestUnderLock(req, fds)
 		return
@@ -175,11 +179,28 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 	c.queueResponse(resp, nil)
 }
 
-// may reports whether the client may make a request. Most operations are reserved for agents.
-func (c *serverConn) may(o op) bool {
-	c.server.mu.Lock()
-	defer c.server.mu.Unlock()
-	return c.isAgent || o == opHello || o == opWait || o == opCancelWait
+// checkOp returns an error if the client may not make a request: most operations are reserved for
+// agents, and a client of another version may use the stable messages only.
+func (c *serverConn) checkOp(o op) error {
+	version := c.server.hello.Version
+	switch {
+	case o == opWait || o == opCancelWait:
+		return nil
+	case c.client.Role != framing.RoleAgent:
+		return fmt.Errorf("operation %q is the agent's", o)
+	case o != opReplaceProgram && c.client.Version != version:
+		return fmt.Errorf("operation %q of version %d: the keeper has version %d", o, c.client.Version, version)
+	}
+	return nil
+}
+
+// errorResponse returns the response to a request that has failed.
+func errorResponse(err error) *response {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return &response{Error: strings.TrimSuffix(err.Error(), ": "+errno.Error()), Errno: int(errno)}
+	}
+	return &response{Error: err.Error()}
 }
 
 // handleRequestUnderLock executes a request whose operation needs server.mu.
@@ -196,9 +217,6 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	resp := &response{}
 	var out []int
 	switch req.Op {
-	case opHello:
-		c.handleHelloLocked(req.IsAgent)
-		resp.Process, resp.Ephemeral = k.selfID, k.ephemeral.Load()
 	case opSetEphemeral:
 		k.ephemeral.Store(true)
 	case opEndWithoutTasks:
@@ -212,7 +230,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		resp = nil
 	case opStoreFD:
 		if len(req.Keys) != len(fds) || len(req.DrainWithoutAgent) > len(fds) {
-			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.Keys), len(fds))
+			resp.Error = fmt.Sprintf("store: %d keys with %d descriptors", len(req.Keys), len(fds))
 			break
 		}
 		for i, key := range req.Keys {
@@ -230,6 +248,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	case opAdoptProcesses:
 		k.managedProcs = req.ManagedProcs
 	case opListFDs:
+		resp.Ephemeral = k.ephemeral.Load()
 		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))
 		for _, key := range resp.Keys {
 			resp.DrainWithoutAgent = append(resp.DrainWithoutAgent, k.storedFDs[key].drainWithoutAgent)
@@ -244,13 +263,23 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	}
 }
 
-// handleHelloLocked records whether the client is an agent.
-func (c *serverConn) handleHelloLocked(agent bool) {
-	if agent && !c.isAgent {
-		c.isAgent = true
-		c.server.agents.count++
-		c.server.agents.everConnected = true
-		c.server.agents.endWithoutTasks = false
-		c.server.stopDrainingLocked()
+// receiveHello receives the hello message of the client and sends the keeper's. The keeper stops to
+// drain the output of the plugins before an agent gets its hello message.
+func (c *serverConn) receiveHello() error {
+	fds, err := c.conn.Receive(&c.client)
+	closeFDs(fds)
+	if err != nil {
+		return err
 	}
+	k := c.server
+	k.mu.Lock()
+	if c.client.Role == framing.RoleAgent {
+		c.isAgent = true
+		k.agents.count++
+		k.agents.everConnected = true
+		k.agents.endWithoutTasks = false
+		k.stopDrainingLocked()
+	}
+	k.mu.Unlock()
+	return c.conn.Send(k.hello)
 }

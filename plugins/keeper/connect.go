@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,13 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/filelock"
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // publishConn publishes a connection to all callers.
 func (c *Client) publishConn(l *clientConn) {
 	c.mu.Lock()
-	c.keeperID, c.ephemeral = l.keeperID, l.ephemeral
+	c.keeperID, c.ephemeral = l.keeper.Process, l.ephemeral
 	c.mu.Unlock()
 	c.conns.Set(l, nil)
 }
@@ -42,7 +44,7 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 		c.conns.Set(nil, nil)
 		l.close()
 		if c.isAgent && ctx.Err() == nil {
-			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperID.PID, "dir", c.cfg.Dir)
+			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.Process.PID, "dir", c.cfg.Dir)
 		}
 		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
 			c.publishConn(l)
@@ -59,7 +61,7 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 		if err != nil {
 			return nil, err
 		}
-		return newClientConn(ctx, conn, false)
+		return newClientConn(ctx, conn, c.hello())
 	}
 
 	lock, err := c.dir.Lock(lockFileName, unix.LOCK_EX)
@@ -75,14 +77,23 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 		return nil, err
 	}
 	// The keeper of an earlier agent can have a lower limit than this agent.
-	if _, err := l.keeperID.RaiseDescriptorLimit(); err != nil {
-		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperID.PID, "error", err)
+	if _, err := l.keeper.Process.RaiseDescriptorLimit(); err != nil {
+		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeper.Process.PID, "error", err)
 	}
 	if err := c.syncDescriptors(ctx, l); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
 	}
 	return l, nil
+}
+
+// hello returns the hello message of this client.
+func (c *Client) hello() framing.Hello {
+	role := framing.RolePlugin
+	if c.isAgent {
+		role = framing.RoleAgent
+	}
+	return framing.NewHello(role, cmp.Or(c.cfg.version, protocolVersion))
 }
 
 func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
@@ -111,7 +122,7 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 			return nil, p.KillAndWait()
 		}
 	}
-	l, err := newClientConn(ctx, conn, true)
+	l, err := newClientConn(ctx, conn, c.hello())
 	if err == nil {
 		return c.upgradeKeeper(ctx, l)
 	}
@@ -160,31 +171,47 @@ func (c *Client) signalAndDialKeeper(ctx context.Context, p process.ID) (*net.Un
 const listenTimeout = 2 * time.Second
 
 // upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
-// connection to the resulting keeper, or nil if none runs. A keeper that cannot be replaced
-// keeps running, and its connection is returned.
+// connection to the resulting keeper, or nil if none runs. If a keeper of this version cannot execute
+// the program, it continues, and its connection is returned. A keeper of another version is then
+// killed, because the agent cannot use it; the tasks continue, and are restored from /proc.
 func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
+	otherVersion := l.keeper.Version != c.hello().Version
 	exe, err := os.Open(selfExePath)
+	if err != nil && otherVersion {
+		l.close()
+		return nil, err
+	}
 	if err != nil {
 		return l, nil
 	}
 	defer exe.Close()
-	if same, err := sameExecutable(ctx, l.keeperID, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
-		return l, nil
+	if !otherVersion {
+		if same, err := sameExecutable(ctx, l.keeper.Process, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
+			return l, nil
+		}
 	}
-	logger := c.cfg.Logger.With("pid", l.keeperID.PID, "dir", c.cfg.Dir)
+	logger := c.cfg.Logger.With("pid", l.keeper.Process.PID, "dir", c.cfg.Dir, "version", l.keeper.Version, "build", l.keeper.Build)
 	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.Args}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
 			err = resp.err()
 		}
-		logger.Warn("keeper stays another build", "error", err)
-		return l, ctx.Err()
+		if !otherVersion {
+			logger.Warn("keeper stays another build", "error", err)
+			return l, ctx.Err()
+		}
+		l.close()
+		if ctx.Err() != nil || process.IsResourceExhausted(err) {
+			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeper.Version, err)
+		}
+		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
+		return nil, l.keeper.Process.KillAndWait()
 	}
 	l.close()
 	logger.Info("keeper was replaced by this build")
 	conn, err := c.dialKeeper()
 	if err == nil {
-		l, err = newClientConn(ctx, conn, true)
+		l, err = newClientConn(ctx, conn, c.hello())
 	}
 	switch {
 	case err == nil:
@@ -210,7 +237,7 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 		return err
 	}
 	for keys := c.fdKeysMissingIn(there); len(keys) > 0; {
-		n := min(len(keys), maxFrameFDs)
+		n := min(len(keys), maxMessageFDs)
 		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
 			return err
 		}
@@ -223,9 +250,13 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 // have. It returns all keys that the keeper holds.
 func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opListFDs})
+	if err == nil {
+		err = resp.err()
+	}
 	if err != nil {
 		return nil, err
 	}
+	l.ephemeral = resp.Ephemeral
 	for i, key := range resp.Keys {
 		c.mu.Lock()
 		_, have := c.fdCopies[key]
@@ -327,7 +358,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.IdleTimeout})
+	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +383,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newClientConn(ctx, conn, true)
+	return newClientConn(ctx, conn, c.hello())
 }
 
 // lockPIDFile takes the lock that a keeper holds as long as it lives. It retries for ten

@@ -8,7 +8,7 @@
 // task. It stores descriptors that must outlive the agent (read ends of log FIFOs, read ends
 // of the plugins' stderr) and returns them on request.
 //
-// The keeper parses only its own frames, restarts nothing, and has no notion of jobs. Its
+// The keeper parses only its own messages, restarts nothing, and has no notion of jobs. Its
 // clients decide what runs: the agent (Start), which replaces a keeper that has died and hands
 // the new keeper all state, and the drivers (Attach), which request the exit status of a task
 // that an earlier driver process started.

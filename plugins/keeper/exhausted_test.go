@@ -1,19 +1,12 @@
 package keeper
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
-
-func TestNoFreeFDsErrorIsResourceExhausted(t *testing.T) {
-	if !process.IsResourceExhausted(fmt.Errorf("receive: %w", errNoFreeFDs)) {
-		t.Errorf("%v is not an error of the descriptors", errNoFreeFDs)
-	}
-}
 
 // If an agent has no free descriptors at any step of connecting to the keeper, it neither
 // kills nor replaces the keeper, because the keeper has the exit statuses of tasks.
@@ -39,8 +32,8 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				switch {
 				case err == nil:
 					connected++
-					if l.keeperID != keeper {
-						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeperID, keeper)
+					if l.keeper.Process != keeper {
+						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeper.Process, keeper)
 					}
 					l.close()
 				case process.IsResourceExhausted(err):

@@ -16,41 +16,42 @@ import (
 )
 
 // execHandoff lists the open descriptors that a keeper passes to the program that replaces
-// it by execve(2).
+// it by execve(2). Its form is stable: see protocolVersion.
 type execHandoff struct {
-	ListenerFD int `json:"listener"`
-	StateFD    int `json:"estate"` // memfd with a handoffState in JSON
-	LockFD     int `json:"lock,omitempty"`
-	DirFD      int `json:"home,omitempty"`
+	ListenerFD int
+	StateFD    int // memfd with a handoffState in JSON
+	LockFD     int
+	DirFD      int
 }
 
-// handoffState is the state that a keeper keeps when it executes another build of itself.
-// Unknown fields come from the other build and are ignored.
+// handoffState is the state that a keeper keeps when it executes another build of itself. Its form
+// is stable: see protocolVersion.
 type handoffState struct {
-	StoredFDs    []storedFDRecord `json:"held,omitempty"`
-	ManagedProcs []process.ID     `json:"wards,omitempty"`
-	SpawnedProcs []process.ID     `json:"spawned,omitempty"`
-	Programs     []programRecord  `json:"programs,omitempty"`
+	Version      int // of the keeper that has written the state
+	StoredFDs    []storedFDRecord
+	ManagedProcs []process.ID
+	SpawnedProcs []process.ID
+	Programs     []programRecord
 	// SessionLeaderStatuses: in the order in which the processes ended.
-	SessionLeaderStatuses []statusRecord `json:"leaders,omitempty"`
-	NonLeaderStatuses     []statusRecord `json:"others,omitempty"`
+	SessionLeaderStatuses []statusRecord
+	NonLeaderStatuses     []statusRecord
 }
 
 type storedFDRecord struct {
-	Key               string `json:"key"`
-	FD                int    `json:"fd"`
-	DrainWithoutAgent bool   `json:"drain,omitempty"`
+	Key               string
+	FD                int
+	DrainWithoutAgent bool
 }
 
 // programRecord is the descriptor of the program of a spawned process.
 type programRecord struct {
-	Process process.ID `json:"process"`
-	FD      int        `json:"fd"`
+	Process process.ID
+	FD      int
 }
 
 type statusRecord struct {
-	Process process.ID         `json:"process"`
-	Status  process.ExitStatus `json:"status"`
+	Process process.ID
+	Status  process.ExitStatus
 }
 
 // drainDelay is the time after an exec during which the keeper does not drain the plugins'
@@ -91,12 +92,12 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer unix.Close(socket)
-	will, err := k.handoffStateLocked().writeMemfd()
+	stateFile, err := k.handoffStateLocked().writeMemfd()
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
-	defer will.Close()
-	next := execHandoff{ListenerFD: socket, StateFD: int(will.Fd()), LockFD: int(k.endpoint.lock.Fd()), DirFD: int(k.endpoint.dir.handle.Fd())}
+	defer stateFile.Close()
+	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(k.endpoint.lock.Fd()), DirFD: int(k.endpoint.dir.handle.Fd())}
 	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
 	for _, h := range k.storedFDs {
 		errs = append(errs, keep(h.fd))
@@ -122,7 +123,7 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 }
 
 func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
+	e := &handoffState{Version: k.hello.Version, ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
@@ -139,11 +140,11 @@ func (e *handoffState) writeMemfd() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.MemfdCreate("keeper estate", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("keeper state", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), "keeper estate")
+	f := os.NewFile(uintptr(fd), "keeper state")
 	if _, err := f.Write(b); err != nil {
 		f.Close()
 		return nil, err
@@ -161,11 +162,14 @@ func (l *execHandoff) readState() (*handoffState, error) {
 	if l == nil {
 		return &handoffState{}, nil
 	}
-	f := os.NewFile(uintptr(l.StateFD), "keeper estate")
+	f := os.NewFile(uintptr(l.StateFD), "keeper state")
 	defer f.Close()
 	e := &handoffState{}
 	if err := json.NewDecoder(f).Decode(e); err != nil {
-		return nil, fmt.Errorf("read what the keeper before has left: %w", err)
+		return nil, fmt.Errorf("read the state of the replaced keeper: %w", err)
+	}
+	if e.Version == 0 {
+		return nil, errors.New("the state of the replaced keeper has no version")
 	}
 	for _, h := range e.StoredFDs {
 		unix.CloseOnExec(h.FD)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,12 +26,12 @@ type startedProcesses struct {
 	Keeper, Task, Ended process.ID
 }
 
-// oldBuildAgentMain starts a keeper with a running task, the exit status of another task,
+// oldBuildAgentMain starts a keeper, whose protocol has the version in args, with a running task, the exit status of another task,
 // a stored pipe and a drained pipe, prints the processes, and waits to be killed.
-func oldBuildAgentMain(dir string) int {
+func oldBuildAgentMain(dir string, args []string) int {
 	err := func() error {
 		ctx := context.Background()
-		c, err := Start(ctx, Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+		c, err := Start(ctx, Config{Dir: dir, Args: append([]string{"nomad-lite", "keeper"}, args...), version: versionOf(args)})
 		if err != nil {
 			return err
 		}
@@ -92,10 +93,28 @@ func copyBinaryAsOtherBuild(t *testing.T) string {
 	return path
 }
 
-func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
+func TestOtherKeeperIsReplacedInPlace(t *testing.T) {
 	t.Parallel()
+	t.Run("of another build", func(t *testing.T) {
+		t.Parallel()
+		testReplacement(t, copyBinaryAsOtherBuild(t))
+	})
+	// The program is the same, so that the version is the only reason to replace the keeper.
+	t.Run("of the version before", func(t *testing.T) {
+		t.Parallel()
+		testReplacement(t, "/proc/self/exe", strconv.Itoa(protocolVersion-1))
+	})
+	t.Run("of the version after", func(t *testing.T) {
+		t.Parallel()
+		testReplacement(t, "/proc/self/exe", strconv.Itoa(protocolVersion+1))
+	})
+}
+
+// testReplacement lets an agent of another program or version start a keeper, and checks that the
+// keeper is replaced with its children, statuses and descriptors.
+func testReplacement(t *testing.T, program string, version ...string) {
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd := exec.Command(copyBinaryAsOtherBuild(t), "old-agent", dir)
+	cmd := exec.Command(program, append([]string{"old-agent", dir}, version...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -120,7 +139,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	if same, err := l.Keeper.SameExecutable(self); same || err != nil {
+	if same, err := l.Keeper.SameExecutable(self); same != (len(version) > 0) || err != nil {
 		t.Fatalf("the old keeper runs this build: %v, %v", same, err)
 	}
 	begin := time.Now()
@@ -131,6 +150,9 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	}
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
+	}
+	if conn := c.conns.Now(); conn == nil || conn.keeper.Version != protocolVersion {
+		t.Errorf("the keeper has another version: %+v", conn)
 	}
 	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {
 		t.Errorf("status from before: %v, %v", status, err)

@@ -39,8 +39,8 @@ func (k *server) removeFDLocked(key string) {
 // has no descriptor, it returns none.
 func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
-	if len(req.Keys) > maxFrameFDs {
-		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxFrameFDs)
+	if len(req.Keys) > maxMessageFDs {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxMessageFDs)
 		return nil, resp
 	}
 	var fds []int

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "keeper":
-			if err := Serve(context.Background()); err != nil {
+			if err := serve(context.Background(), versionOf(os.Args[2:])); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -38,7 +38,9 @@ func TestMain(m *testing.M) {
 		case "agent":
 			os.Exit(agentMain(os.Args[2:]))
 		case "old-agent":
-			os.Exit(oldBuildAgentMain(os.Args[2]))
+			os.Exit(oldBuildAgentMain(os.Args[2], os.Args[3:]))
+		case "foreign-keeper":
+			os.Exit(foreignKeeperMain(os.Args[2], os.Args[3]))
 		case "undumpable":
 			os.Exit(undumpableMain())
 		case "driver":
@@ -83,6 +85,19 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// versionOf returns the version of the protocol in the arguments of a helper program, or the
+// version of this program.
+func versionOf(args []string) int {
+	if len(args) == 0 {
+		return protocolVersion
+	}
+	version, err := strconv.Atoi(args[0])
+	if err != nil {
+		panic(err)
+	}
+	return version
 }
 
 // reapZombies reaps the processes that have exited after their keeper.

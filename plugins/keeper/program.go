@@ -18,7 +18,7 @@ func (k *server) openProgramLocked(p process.ID) ([]int, *response) {
 	fd, err := -1, error(nil)
 	held, found := k.programs[p]
 	switch {
-	case p == k.selfID:
+	case p == k.hello.Process:
 		fd, err = unix.Open(selfExePath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	case found:
 		fd, err = duplicateFD(held)
@@ -54,7 +54,7 @@ func sameExecutable(ctx context.Context, p process.ID, file *os.File, connect fu
 	}
 	if callErr != nil || len(fds) != 1 {
 		closeFDs(fds)
-		return false, errors.Join(err, callErr) // the keeper is an earlier version, or replaces one that has died
+		return false, errors.Join(err, callErr) // the keeper replaces a keeper that has died
 	}
 	running := os.NewFile(uintptr(fds[0]), "program")
 	defer running.Close()

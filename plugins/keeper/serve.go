@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
@@ -41,13 +42,14 @@ const (
 	logFileName = "keeper.log" // stderr of the keeper: empty unless it crashed
 )
 
-// keeperSetup is the configuration that a keeper gets at its start.
+// keeperSetup is the configuration that a keeper gets at its start. Its form is stable: see
+// protocolVersion.
 type keeperSetup struct {
-	Dir       string        `json:"dir"`
-	Ephemeral bool          `json:"ephemeral"`
-	Linger    time.Duration `json:"linger"`
+	Dir         string
+	Ephemeral   bool
+	IdleTimeout time.Duration
 	// Handoff: the state of the keeper that this one replaces by execve(2).
-	Handoff *execHandoff `json:"legacy,omitempty"`
+	Handoff *execHandoff `json:",omitempty"`
 }
 
 // Serve runs the keeper in this process. It returns when no process, agent or stored
@@ -56,7 +58,10 @@ type keeperSetup struct {
 // No other code may run in the process: Serve reaps every child, closes inherited
 // descriptors that are not its own, and becomes the child subreaper. Only [Start] can start
 // such a process; without the setup in the environment Serve returns an error.
-func Serve(ctx context.Context) error {
+func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
+
+// serve is Serve with a version of the protocol.
+func serve(ctx context.Context, version int) error {
 	var s keeperSetup
 	text := os.Getenv(envSetup)
 	if text == "" {
@@ -88,7 +93,9 @@ func Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k := newServer(s, self)
+	hello := framing.NewHello(framing.RoleKeeper, version)
+	hello.Process = self
+	k := newServer(s, hello)
 	k.endpoint, k.oomScore = *place, inherited
 	if err := k.endpoint.writeLockOwner(self); err != nil {
 		return err
@@ -186,7 +193,7 @@ type agentConns struct {
 // server is the state of a keeper.
 type server struct {
 	setup    keeperSetup
-	selfID   process.ID
+	hello    framing.Hello // the keeper's hello message
 	oomScore string        // OOM score for children; empty means the keeper's own
 	wakeCh   chan struct{} // wakeCh: capacity 1; makes run call shouldExit
 	wg       sync.WaitGroup
@@ -213,10 +220,10 @@ type server struct {
 	watchedPidfds map[process.ID]*process.Pidfd // a pidfd for each process in waiters
 }
 
-func newServer(s keeperSetup, self process.ID) *server {
+func newServer(s keeperSetup, hello framing.Hello) *server {
 	k := &server{
 		setup:         s,
-		selfID:        self,
+		hello:         hello,
 		wakeCh:        make(chan struct{}, 1),
 		conns:         map[*serverConn]bool{},
 		agents:        agentConns{zeroSince: time.Now()},
@@ -306,9 +313,9 @@ func (k *server) endsWithoutTasks() bool {
 // keeper it is at most ten seconds, because its agent connects immediately or not at all.
 func (k *server) idleTimeout() time.Duration {
 	if k.ephemeral.Load() {
-		return min(k.setup.Linger, 10*time.Second)
+		return min(k.setup.IdleTimeout, 10*time.Second)
 	}
-	return k.setup.Linger
+	return k.setup.IdleTimeout
 }
 
 // lockDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
@@ -356,7 +363,7 @@ func (k *server) shutDown(locked, killAll bool) {
 	k.mu.Lock()
 	k.endpoint.listener.Close()
 	for c := range k.conns {
-		c.frameConn.conn.Close()
+		c.conn.Close()
 	}
 	for key := range k.storedFDs {
 		k.removeFDLocked(key)

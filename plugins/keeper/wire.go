@@ -1,106 +1,115 @@
 package keeper
 
 import (
-	"bytes"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// A frame is four bytes of length, big-endian, followed by one JSON message. Descriptors are
-// sent with the first byte of their frame.
+// protocolVersion is the version of the messages between keeper and clients. A change of their form or
+// meaning needs another version, except in the stable messages:
+//
+//   - the requests Wait and CancelWait of a plugin, and their responses: a plugin is linked with the
+//     SDK of its own version, and the agent cannot replace it by one of another version;
+//   - the request ReplaceProgram of an agent and its response, and the state that a keeper hands to
+//     the program that replaces it ([keeperSetup], [handoffState]): this is how a keeper of another
+//     version is replaced;
+//   - the content of the PID file.
+//
+// Stable messages get further fields only, which a process of another version ignores.
+const protocolVersion = 2
+
+// messageLimits: the size is twice the kernel's limit for arguments and environment.
+var messageLimits = framing.Limits{Size: 4 << 20, Descriptors: maxMessageFDs}
+
 const (
-	maxFrameSize    = 4 << 20 // maxFrameSize: bytes; twice the kernel's limit for arguments and environment
-	maxFrameFDs     = 64      // descriptors in one frame
-	maxWaitsPerConn = 8192    // wait requests without a response per connection
+	maxMessageFDs   = 64   // descriptors of one message
+	maxWaitsPerConn = 8192 // wait requests without a response per connection
 )
 
 // op is the operation of a request.
 type op string
 
 const (
-	opHello               op = "hello"
-	opSpawn               op = "spawn"
-	opKeepAfterDisconnect op = "confirm" // confirm clears KillOnDisconnect of a child
-	opWait                op = "wait"
-	opCancelWait          op = "cancel" // cancel ends the wait request with the same ID; it has no response
-	opStoreFD             op = "hold"
-	opGetFDs              op = "take"
-	opRemoveFD            op = "drop"
-	opListFDs             op = "keys"
-	opGetProgram          op = "program" // the response has a descriptor of the program of the process
-	opAdoptProcesses      op = "adopt"   // the request contains the processes that a dead keeper has started
-	opSetEphemeral        op = "ephemeral"
+	opSpawn               op = "Spawn"
+	opKeepAfterDisconnect op = "KeepAfterDisconnect" // the request clears KillOnDisconnect of a child
+	opWait                op = "Wait"
+	opCancelWait          op = "CancelWait" // ends the wait request with the same ID; it has no response
+	opStoreFD             op = "StoreFD"
+	opGetFDs              op = "GetFDs"
+	opRemoveFD            op = "RemoveFD"
+	opListFDs             op = "ListFDs"
+	opGetProgram          op = "GetProgram"     // the response has a descriptor of the program of the process
+	opAdoptProcesses      op = "AdoptProcesses" // the request contains the processes that a dead keeper has started
+	opSetEphemeral        op = "SetEphemeral"
 	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
-	opEndWithoutTasks op = "end-without-tasks"
+	opEndWithoutTasks op = "EndWithoutTasks"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
-	opListParentProcesses op = "parents"
-	opReplaceProgram      op = "replace" // the request contains the program to execute; no response on success
+	opListParentProcesses op = "ListParentProcesses"
+	opReplaceProgram      op = "ReplaceProgram" // the request contains the program to execute; no response on success
 )
 
 // request is a message from a client.
 type request struct {
-	ID      uint64       `json:"id"`
-	Op      op           `json:"op"`
-	IsAgent bool         `json:"agent,omitempty"` // in the request hello: the client is an agent
-	Spawn   *spawnParams `json:"spawn,omitempty"`
-	Process process.ID   `json:"process,omitzero"` // in the requests wait, confirm and program: the process
-	// in the requests hold, take and drop: one key per descriptor.
-	Keys []string `json:"keys,omitempty"`
-	// in the request hold: whether the keeper drains each descriptor.
-	DrainWithoutAgent []bool       `json:"drain,omitempty"`
-	ManagedProcs      []process.ID `json:"wards,omitempty"` // adopt: the processes
-	Args              []string     `json:"args,omitempty"`  // replace: argv
+	ID      uint64
+	Op      op
+	Spawn   *spawnParams `json:",omitempty"`
+	Process process.ID   `json:",omitzero"` // in Wait, KeepAfterDisconnect and GetProgram: the process
+	// in StoreFD, GetFDs and RemoveFD: one key per descriptor.
+	Keys []string `json:",omitempty"`
+	// in StoreFD: whether the keeper drains each descriptor.
+	DrainWithoutAgent []bool       `json:",omitempty"`
+	ManagedProcs      []process.ID `json:",omitempty"` // in AdoptProcesses: the processes
+	Args              []string     `json:",omitempty"` // in ReplaceProgram: argv
 }
 
 // spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr
 // report which files are set; the message has their descriptors in this order.
 type spawnParams struct {
-	Name      string   `json:"name"`
-	Path      string   `json:"path,omitempty"`
-	Args      []string `json:"args"`
-	Env       []string `json:"env"`
-	Dir       string   `json:"dir,omitempty"`
-	HasExec   bool     `json:"exec,omitempty"`
-	HasStdin  bool     `json:"stdin,omitempty"`
-	HasStdout bool     `json:"stdout,omitempty"`
-	HasStderr bool     `json:"stderr,omitempty"`
+	Name      string
+	Path      string `json:",omitempty"`
+	Args      []string
+	Env       []string
+	Dir       string `json:",omitempty"`
+	HasExec   bool   `json:",omitempty"`
+	HasStdin  bool   `json:",omitempty"`
+	HasStdout bool   `json:",omitempty"`
+	HasStderr bool   `json:",omitempty"`
 
-	KillOnDisconnect bool `json:"provisional,omitempty"`
+	KillOnDisconnect bool `json:",omitempty"`
 }
 
-// response is a message from the keeper. The response to the request take has descriptors
-// in the order of the request's keys.
+// response is a message from the keeper. The response to GetFDs has descriptors in the order of
+// the request's keys.
 type response struct {
-	ID    uint64 `json:"id"`
-	Error string `json:"error,omitempty"`
+	ID    uint64
+	Error string `json:",omitempty"`
 	// Code: identifies an error that the client handles.
-	Code              string             `json:"code,omitempty"`
-	Errno             int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
-	Process           process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
-	Status            process.ExitStatus `json:"status,omitzero"`
-	Keys              []string           `json:"keys,omitempty"`
-	DrainWithoutAgent []bool             `json:"drain,omitempty"`
+	Code              responseCode       `json:",omitempty"`
+	Errno             int                `json:",omitempty"` // in the response to Spawn and ReplaceProgram: the kernel's error number
+	Process           process.ID         `json:",omitzero"`  // in the response to Spawn: the child
+	Status            process.ExitStatus `json:",omitzero"`
+	Keys              []string           `json:",omitempty"`
+	DrainWithoutAgent []bool             `json:",omitempty"`
 
-	ParentProcesses []process.ID `json:"parents,omitempty"`
-	Ephemeral       bool         `json:"ephemeral,omitempty"` // in the response to hello: whether the keeper is ephemeral
+	ParentProcesses []process.ID `json:",omitempty"`
+	Ephemeral       bool         `json:",omitempty"` // in the response to ListFDs: whether the keeper is ephemeral
 }
+
+// responseCode is an error that the client handles.
+type responseCode string
 
 const (
-	codeExitStatusUnknown = "unknown"
-	codeFDNotStored       = "not-held"
+	codeExitStatusUnknown responseCode = "ExitStatusUnknown"
+	codeFDNotStored       responseCode = "FDNotStored"
 )
 
 // err returns the error that the response carries.
@@ -116,144 +125,6 @@ func (r *response) err() error {
 		return fmt.Errorf("%s: %w", r.Error, unix.Errno(r.Errno))
 	}
 	return errors.New(r.Error)
-}
-
-// frameConn sends and receives frames on a unix stream socket. One goroutine may
-// receive while others send.
-type frameConn struct {
-	conn *net.UnixConn
-	mu   sync.Mutex // serialises sent frames
-}
-
-// sendFrame writes one frame. It closes the connection on failure, also if the peer does not read
-// for ten seconds, because a frame may have been sent in part.
-func (w *frameConn) sendFrame(msg any, fds ...int) error {
-	body, err := json.Marshal(msg)
-	if err != nil {
-		return err
-	}
-	if len(body) > maxFrameSize {
-		return fmt.Errorf("message of %d bytes is over the limit of %d", len(body), maxFrameSize)
-	}
-	if len(fds) > maxFrameFDs {
-		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), maxFrameFDs)
-	}
-	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body)))
-	frame = append(frame, body...)
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.conn.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return err
-	}
-	n, _, err := w.conn.WriteMsgUnix(frame, oob, nil)
-	if err == nil && n < len(frame) {
-		_, err = w.conn.Write(frame[n:])
-	}
-	if err != nil {
-		w.conn.Close()
-	}
-	return err
-}
-
-// errNoFreeFDs means that a frame arrived without its descriptors, because this process has
-// reached its limit. The message itself is decoded.
-var errNoFreeFDs error = noFreeFDsError{}
-
-type noFreeFDsError struct{}
-
-func (noFreeFDsError) Error() string { return "no free file descriptors (ulimit -n)" }
-func (noFreeFDsError) Unwrap() error { return unix.EMFILE }
-
-// receiveFrame reads one frame into msg, and returns its descriptors, which the caller must
-// close. After an error there are no descriptors.
-func (w *frameConn) receiveFrame(msg any) ([]int, error) {
-	r := &fdReader{conn: w.conn}
-	body, err := readFrame(r)
-	if err == nil && r.err != nil {
-		err = r.err
-	}
-	if err == nil {
-		err = json.Unmarshal(body, msg)
-	}
-	if err == nil && r.fdsLost {
-		err = errNoFreeFDs
-	}
-	if err != nil {
-		closeFDs(r.fds)
-		return nil, err
-	}
-	return r.fds, nil
-}
-
-// readFrame reads one frame. It allocates memory for the bytes that it has received, not
-// for the length in the header.
-func readFrame(r io.Reader) ([]byte, error) {
-	var header [4]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(header[:])
-	if n > maxFrameSize {
-		return nil, fmt.Errorf("frame of %d bytes is over the limit of %d", n, maxFrameSize)
-	}
-	var body bytes.Buffer
-	if _, err := io.CopyN(&body, r, int64(n)); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
-	}
-	return body.Bytes(), nil
-}
-
-// fdReader collects the descriptors that arrive with the bytes that it reads. They are
-// numbers and not os.Files, because Go's poller would watch a FIFO and wake this process
-// for every line that a task writes.
-type fdReader struct {
-	conn    *net.UnixConn
-	fds     []int
-	fdsLost bool // fdsLost: received descriptors were dropped because this process has no free ones
-	err     error
-}
-
-func (r *fdReader) Read(p []byte) (int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxFrameFDs))
-	n, oobn, flags, _, err := r.conn.ReadMsgUnix(p, oob)
-	if oobn > 0 {
-		if perr := r.collectFDs(oob[:oobn]); perr != nil {
-			r.err = perr
-		}
-	}
-	switch truncated := flags&unix.MSG_CTRUNC != 0; {
-	case truncated && len(r.fds) < maxFrameFDs:
-		r.fdsLost = true
-	case truncated, len(r.fds) > maxFrameFDs:
-		r.err = fmt.Errorf("frame with more than %d descriptors", maxFrameFDs)
-	}
-	if err == nil && n == 0 {
-		err = io.EOF
-	}
-	return n, err
-}
-
-func (r *fdReader) collectFDs(oob []byte) error {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return fmt.Errorf("read descriptors: %w", err)
-	}
-	for i := range messages {
-		fds, err := unix.ParseUnixRights(&messages[i])
-		if err != nil {
-			return fmt.Errorf("read descriptors: %w", err)
-		}
-		r.fds = append(r.fds, fds...)
-	}
-	return nil
 }
 
 // duplicateFile returns a duplicate of the file's descriptor.

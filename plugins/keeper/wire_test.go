@@ -1,22 +1,19 @@
 package keeper
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
@@ -25,45 +22,11 @@ func newFrame(body string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-func TestReadFrame(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name string
-		in   []byte
-		want string
-		err  error // the expected error; nil if want is set
-	}{
-		{"a frame is read", newFrame(`{"id":1}`), `{"id":1}`, nil},
-		{"an empty frame is read", newFrame(""), "", nil},
-		{"the end between frames is an end", nil, "", io.EOF},
-		{"the end within a header is not", []byte{0, 0}, "", io.ErrUnexpectedEOF},
-		{"the end within a body is not", newFrame("hello")[:7], "", io.ErrUnexpectedEOF},
-	}
-	for _, tt := range tests {
-		got, err := readFrame(iotest.OneByteReader(bytes.NewReader(tt.in)))
-		if !errors.Is(err, tt.err) || string(got) != tt.want {
-			t.Errorf("%s: %q, %v", tt.name, got, err)
-		}
-	}
-	if _, err := readFrame(bytes.NewReader([]byte{0xff, 0xff, 0xff, 0xff})); err == nil || !strings.Contains(err.Error(), "limit") {
-		t.Errorf("a frame of 4 GiB: %v", err)
-	}
-}
-
-// readFrame does not allocate memory for bytes that the header announces and that do not
-// arrive.
-func TestReadFrameAllocatesOnlyReceivedBytes(t *testing.T) {
-	in := binary.BigEndian.AppendUint32(nil, maxFrameSize)
-	var statsBefore, statsAfter runtime.MemStats
-	runtime.ReadMemStats(&statsBefore)
-	for range 10 {
-		if _, err := readFrame(bytes.NewReader(in)); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatal(err)
-		}
-	}
-	runtime.ReadMemStats(&statsAfter)
-	if per := (statsAfter.TotalAlloc - statsBefore.TotalAlloc) / 10; per > 64<<10 {
-		t.Errorf("%d bytes for an empty body", per)
+// introduce exchanges the hello messages on a connection, as an agent.
+func introduce(t *testing.T, socket *net.UnixConn) {
+	t.Helper()
+	if _, err := framing.NewConn(socket, messageLimits).ExchangeHello(t.Context(), framing.NewHello(framing.RoleAgent, protocolVersion)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -102,13 +65,14 @@ func TestHostileClients(t *testing.T) {
 			"huge header":   {0xff, 0xff, 0xff, 0xff, 1},
 			"no JSON":       newFrame("hello"),
 			"another JSON":  newFrame(`[1,2]`),
-			"deep nesting":  newFrame(strings.Repeat(`{"spawn":`, 20000)),
-			"wrong types":   newFrame(`{"id":"x","op":7}`),
-			"negative id":   newFrame(`{"id":-1}`),
+			"deep nesting":  newFrame(strings.Repeat(`{"Spawn":`, 20000)),
+			"wrong types":   newFrame(`{"ID":"x","Op":7}`),
+			"negative id":   newFrame(`{"ID":-1}`),
 			"many zeros":    make([]byte, 3), // an incomplete header at the end of the connection
-			"pid too large": newFrame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
+			"pid too large": newFrame(`{"Op":"Wait","Process":{"PID":99999999999999999999}}`),
 		} {
 			conn := connect()
+			introduce(t, conn)
 			if _, _, err := conn.WriteMsgUnix(in, unix.UnixRights(many[:3]...), nil); err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +91,7 @@ func TestHostileClients(t *testing.T) {
 	t.Run("too many descriptors end the connection", func(t *testing.T) {
 		conn := connect()
 		defer conn.Close()
-		if _, _, err := conn.WriteMsgUnix(newFrame(`{"op":"hello"}`), unix.UnixRights(many...), nil); err != nil {
+		if _, _, err := conn.WriteMsgUnix(newFrame(`{"Role":"Agent"}`), unix.UnixRights(many...), nil); err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -137,7 +101,7 @@ func TestHostileClients(t *testing.T) {
 	})
 	t.Run("requests that make no sense are answered", func(t *testing.T) {
 		conn := connect()
-		l, err := newClientConn(t.Context(), conn, true)
+		l, err := newClientConn(t.Context(), conn, c.hello())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +112,7 @@ func TestHostileClients(t *testing.T) {
 			"hold without a descriptor":          {Op: opStoreFD, Keys: []string{"a"}},
 			"hold of one under two keys":         {Op: opStoreFD, Keys: []string{"a", "b"}},
 			"take of nothing that is there":      {Op: opGetFDs, Keys: []string{"no"}},
-			"take of too many":                   {Op: opGetFDs, Keys: make([]string, maxFrameFDs+1)},
+			"take of too many":                   {Op: opGetFDs, Keys: make([]string, maxMessageFDs+1)},
 			"an operation that nobody knows":     {Op: "reboot"},
 			"spawn with descriptors to spare":    {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true"}},
 			"spawn of a path with a NUL in it":   {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true\x00"}},
@@ -213,25 +177,10 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 	}
 }
 
-func FuzzReadFrame(f *testing.F) {
-	f.Add(newFrame(`{"id":1,"op":"wait","process":{"pid":1,"start":2}}`))
-	f.Add([]byte{0, 0, 0, 4, 'a'})
-	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		body, err := readFrame(bytes.NewReader(b))
-		if err != nil {
-			return
-		}
-		if !bytes.HasPrefix(b, newFrame(string(body))) {
-			t.Errorf("%q was read as %q", b, body)
-		}
-	})
-}
-
 // FuzzRequests passes requests to a keeper in the test process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
-		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancelWait, ID: 3},
+		{Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancelWait, ID: 3},
 		{Op: opStoreFD, Keys: []string{"a"}, DrainWithoutAgent: []bool{true}}, {Op: opGetFDs, Keys: []string{"a"}}, {Op: opRemoveFD, Keys: []string{"a"}}, {Op: opListFDs}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)
@@ -244,10 +193,10 @@ func FuzzRequests(f *testing.F) {
 		if req.Op == opSpawn {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
-		k := newServer(keeperSetup{Linger: time.Minute}, process.ID{})
+		k := newServer(keeperSetup{IdleTimeout: time.Minute}, framing.Hello{})
 		k.trimmer = memtrim.New(25, 25)
 		defer k.trimmer.Stop()
-		c := &serverConn{server: k, isAgent: true, waitRequests: map[uint64]process.ID{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, client: framing.Hello{Role: framing.RoleAgent}, waitRequests: map[uint64]process.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {
 			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -15,8 +15,8 @@ import (
 // ID identifies one process uniquely until the next boot: the kernel reuses pids, but not a
 // pid with the same start time.
 type ID struct {
-	PID       int    `json:"pid"`
-	StartTime uint64 `json:"start"` // field 22 of /proc/<pid>/stat
+	PID       int
+	StartTime uint64 // field 22 of /proc/<pid>/stat
 }
 
 // LookupID returns the process that has this pid now, which may be a zombie. The error is

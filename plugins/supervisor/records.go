@@ -110,7 +110,6 @@ func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Pl
 	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
-		// A keeper of an earlier build has no such operation.
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err)
 	}
 }

@@ -91,6 +91,7 @@ type Config struct {
 	// Tests set these.
 	stopTimeout time.Duration // time that Stop waits for writers to close the FIFOs
 	idleTimeout time.Duration // time that the collector process stays without tasks
+	version     int           // version of the protocol; 0 means protocolVersion
 }
 
 // Collector is the agent's side of log collection: it makes the FIFOs, keeps a
@@ -219,8 +220,8 @@ type Status struct {
 	Connected bool       // without tasks there is no process
 	Starts    int        // collector processes that were started
 
-	// Counted is false without a process, and for a process of an earlier version; the next fields are zero then. Their
-	// values are since the start of the process.
+	// Counted is false if the process has not replied; the next fields are zero then. Their values are since the start
+	// of the process.
 	Counted                 bool
 	Streams                 int // streams that the process reads
 	WrittenBytes, LostBytes int64

@@ -205,7 +205,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 			}
 			return l, nil
 		case start:
-			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
+			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID, "version", l.version)
 			if err := c.quitProcess(l); err != nil {
 				l.close()
 				return nil, err
@@ -248,6 +248,9 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 
 // isOtherBuild reports whether a process runs a build other than this one.
 func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
+	if l.version != c.protocolVersion() {
+		return true
+	}
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false

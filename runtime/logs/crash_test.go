@@ -153,10 +153,11 @@ func startAgent(t *testing.T, s *fixture) agentProcess {
 	return startAgentExecutable(t, s, "/proc/self/exe")
 }
 
-// startAgentExecutable starts an agent from another executable.
-func startAgentExecutable(t *testing.T, s *fixture, program string) agentProcess {
+// startAgentExecutable starts an agent from another executable, or with a collector process of another
+// version.
+func startAgentExecutable(t *testing.T, s *fixture, program string, version ...string) agentProcess {
 	t.Helper()
-	cmd := exec.Command(program, "agent", s.runDir, s.logDir)
+	cmd := exec.Command(program, append([]string{"agent", s.runDir, s.logDir}, version...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

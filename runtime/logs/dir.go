@@ -68,7 +68,7 @@ func existsAt(dir int, name string) bool {
 }
 
 // openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. Any other
-// kind of file under its name was put there by a task under an earlier version: it is not
+// kind of file under its name was not made by the agent: it is not
 // followed, and is removed.
 func openFIFO(dir int, name string) (int, error) {
 	for range 10 {

@@ -3,8 +3,6 @@ package logs
 import (
 	"context"
 	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -113,49 +111,4 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	f.Close()
 	s.stopTask()
-}
-
-// A collector of another build exits before the next one is started, without a kill.
-func TestCollectorOfAnotherBuildQuits(t *testing.T) {
-	t.Parallel()
-	s := newEmptyFixture(t)
-	before := startAgentExecutable(t, s, newOtherBuild(t))
-	stdout := filepath.Join(fifoDir(s.logDir), key{Task: "web", Stream: Stdout}.fifoName())
-	f := s.openFIFO(stdout)
-	s.writeText(f, "one\n")
-	s.awaitOutput(Stdout, "one\n")
-	killProcess(t, before.process)
-	s.writeText(f, "two\n")
-
-	s.newCollector(Config{}, false)
-	defer s.makeKeeperEphemeral()
-	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	s.writeText(f, "three\n")
-	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
-	if s.collector.Process() == before.collector {
-		t.Errorf("process %v of another build is still the collector", before.collector)
-	}
-	if status, err := s.keeper.Wait(t.Context(), before.collector); err != nil || status != (process.ExitStatus{}) {
-		t.Errorf("the collector of another build ended with %v, %v", status, err)
-	}
-	f.Close()
-	s.stopTask()
-}
-
-// newOtherBuild returns a copy of this program with different content.
-func newOtherBuild(t *testing.T) string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "another")
-	// A child that another test starts must not inherit the file while it is open for writing,
-	// because the kernel does not execute such a file.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

@@ -1,16 +1,13 @@
 package logs
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
@@ -21,14 +18,14 @@ var errDisconnected = errors.New("connection to the log collector is down")
 // processConn is one connection to a collector process.
 type processConn struct {
 	*rpcmux.PendingCalls[*message]
-	conn    *net.UnixConn
+	conn    *framing.Conn
 	process process.ID
+	version int
 	onEvent func(*message)
 	wg      sync.WaitGroup
 }
 
-// socketNetwork is a socket type that keeps message boundaries.
-const socketNetwork = "unixpacket"
+const socketNetwork = "unix"
 
 // dialProcess connects to the process of the data directory, and exchanges the hello messages.
 func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
@@ -40,19 +37,19 @@ func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
 }
 
 // newConn exchanges the hello messages on a connection, which it owns from now on.
-func (c *Collector) newConn(ctx context.Context, conn *net.UnixConn) (*processConn, error) {
-	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, onEvent: c.handleEvent}
-	l.wg.Go(l.read)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	hello, err := l.call(ctx, &message{Op: opHello})
+func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
+	conn := framing.NewConn(socket, messageLimits)
+	hello, err := conn.ExchangeHello(ctx, framing.NewHello(framing.RoleAgent, c.protocolVersion()))
 	if err != nil {
-		l.close()
+		conn.Close()
 		return nil, err
 	}
-	l.process = hello.Process
+	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, version: hello.Version, onEvent: c.handleEvent}
+	l.wg.Go(l.read)
 	return l, nil
 }
+
+func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.version, protocolVersion) }
 
 func (l *processConn) close() {
 	l.conn.Close()
@@ -73,35 +70,21 @@ func (l *processConn) call(ctx context.Context, m *message, fds ...int) (*messag
 
 // send sends one message. It returns errDisconnected if the connection fails.
 func (l *processConn) send(m *message, fds ...int) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	if len(b) > maxMessageSize {
-		return fmt.Errorf("message of %d bytes is over the limit of %d", len(b), maxMessageSize)
-	}
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	if _, _, err := l.conn.WriteMsgUnix(b, oob, nil); err != nil {
-		l.conn.Close()
+	err := l.conn.Send(m, fds...)
+	if errors.Is(err, framing.ErrDown) {
 		return errDisconnected
 	}
-	return nil
+	return err
 }
 
 // read delivers replies and events until the connection closes.
 func (l *processConn) read() {
 	defer l.End()
 	defer l.conn.Close()
-	buf := make([]byte, maxMessageSize)
 	for {
-		n, err := l.conn.Read(buf)
-		if err != nil || n == 0 {
-			return
-		}
-		m, err := decodeMessage(buf[:n])
+		m := &message{}
+		fds, err := l.conn.Receive(m)
+		closeFDs(fds)
 		if err != nil {
 			return
 		}

@@ -47,9 +47,9 @@ type OutputLoss struct {
 
 // key identifies one stream of one task.
 type key struct {
-	AllocID string `json:"alloc"`
-	Task    string `json:"task"`
-	Stream  Stream `json:"stream"`
+	AllocID string
+	Task    string
+	Stream  Stream
 }
 
 // fdKey returns the key under which the keeper holds the read end of the stream's FIFO.

@@ -29,7 +29,9 @@ func TestMain(m *testing.M) {
 		case "keeper":
 			err = keeper.Serve(context.Background())
 		case "log-collector":
-			err = Serve(context.Background())
+			err = serve(context.Background(), versionOf(os.Args[2:]))
+		case "foreign-collector":
+			err = foreignCollectorMain(os.Args[2])
 		case "lines":
 			err = writeLines(os.Args[2:])
 		case "blocks":
@@ -119,14 +121,28 @@ func writeLines(args []string) error {
 	}
 }
 
-// agentMain is an agent that collects one task's output and waits to be killed.
+// versionOf returns the version of the protocol in the arguments of a program, or the version of this
+// program.
+func versionOf(args []string) int {
+	if len(args) == 0 {
+		return protocolVersion
+	}
+	version, err := strconv.Atoi(args[0])
+	if err != nil {
+		panic(err)
+	}
+	return version
+}
+
+// agentMain is an agent that collects one task's output and waits to be killed. Its collector process has the
+// version of the protocol in args.
 func agentMain(args []string) error {
-	run, dir := args[0], args[1]
+	run, dir, version := args[0], args[1], args[2:]
 	k, err := keeper.Start(context.Background(), keeper.Config{Dir: run, Args: []string{"nomad-lite", "keeper"}})
 	if err != nil {
 		return err
 	}
-	c, err := New(Config{Keeper: k, Dir: run, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, Dir: run, CollectorArgs: append([]string{"nomad-lite", "log-collector"}, version...), version: versionOf(version)})
 	if err != nil {
 		return err
 	}

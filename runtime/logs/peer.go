@@ -1,7 +1,6 @@
 package logs
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -21,8 +21,15 @@ type pendingReply struct {
 // agentConn is a connected agent.
 type agentConn struct {
 	fd             int
-	queuedMessages [][]byte // messages that the socket has not accepted yet
+	receiver       *framing.Receiver
+	hello          framing.Hello // zero until the agent has sent it
+	greeted        bool          // hello was received
+	queuedMessages [][]byte      // messages, or the rest of a message, that the socket has not accepted yet
 	closed         bool
+}
+
+func newAgentConn(fd int) *agentConn {
+	return &agentConn{fd: fd, receiver: framing.NewReceiver(messageLimits)}
 }
 
 // maxQueuedMessages is how many messages are queued for an agent that does not read. An agent that is
@@ -40,7 +47,7 @@ func (p *server) accept() {
 			unix.Close(fd)
 			continue
 		}
-		p.peers[int32(fd)] = &agentConn{fd: fd}
+		p.peers[int32(fd)] = newAgentConn(fd)
 	}
 }
 
@@ -49,35 +56,51 @@ const noDescriptorsText = "the log collector has no free file descriptors (ulimi
 // receive handles the messages of an agent.
 func (p *server) receive(peer *agentConn) {
 	for !peer.closed {
-		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EINTR) {
+		if !peer.greeted {
+			fds, err := peer.receiver.ReceiveNow(peer.fd, &peer.hello)
+			closeFDs(fds)
+			if errors.Is(err, unix.EAGAIN) {
+				return
+			}
+			if err != nil {
+				p.disconnect(peer)
+				return
+			}
+			p.handleHello(peer)
 			continue
 		}
-		if errors.Is(err, unix.EAGAIN) {
+		m := &message{}
+		fds, err := peer.receiver.ReceiveNow(peer.fd, m)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
 			return
-		}
-		fds := parseRights(p.oob[:max(oobn, 0)])
-		// If the process has no free descriptors for a stream, the reply is an error. If
-		// the connection were closed instead, the client would repeat the request on each next
-		// connection.
-		lost := flags&unix.MSG_CTRUNC != 0
-		if err != nil || n == 0 || flags&unix.MSG_TRUNC != 0 || lost && len(fds) >= maxFDs {
-			closeFDs(fds)
-			p.disconnect(peer)
-			return
-		}
-		m, err := decodeMessage(p.msg[:n])
-		if err != nil {
-			closeFDs(fds)
-			p.disconnect(peer)
-			return
-		}
-		if lost {
-			closeFDs(fds)
+		case errors.Is(err, framing.ErrNoFreeDescriptors):
+			// If the connection were closed instead, the client would repeat the request on each next
+			// connection.
 			p.send(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
-			continue
+		case err != nil:
+			p.disconnect(peer)
+		case peer.hello.Version != p.hello.Version && m.Op != opQuit:
+			closeFDs(fds)
+			p.send(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, p.hello.Version)})
+		default:
+			p.handleRequest(peer, m, fds)
 		}
-		p.handleRequest(peer, m, fds)
+	}
+}
+
+// handleHello replies to the hello message of an agent.
+func (p *server) handleHello(peer *agentConn) {
+	peer.greeted = true
+	p.agentConnected = true
+	p.send(peer, p.hello)
+	if peer.hello.Version != p.hello.Version {
+		return
+	}
+	for _, e := range p.streams {
+		if e.writeFailure.isDropping {
+			p.send(peer, e.lossMessage())
+		}
 	}
 }
 
@@ -85,18 +108,9 @@ func (p *server) receive(peer *agentConn) {
 func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
-	case opHello:
-		p.agentConnected = true
-		reply.Process = p.selfID
-		p.send(peer, reply)
-		for _, e := range p.streams {
-			if e.writeFailure.isDropping {
-				p.send(peer, e.lossMessage())
-			}
-		}
 	case opStart:
 		p.trimmer.NotifyBusy()
-		if len(fds) != maxFDs {
+		if len(fds) != maxMessageFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
 			if err := p.startStream(m, fds[0], fds[1]); err != nil {
@@ -157,11 +171,11 @@ func (p *server) subscribe(peer *agentConn, m *message) {
 }
 
 // send sends or queues a message. It never blocks.
-func (p *server) send(peer *agentConn, m *message) {
+func (p *server) send(peer *agentConn, m any) {
 	if peer.closed {
 		return
 	}
-	b, err := json.Marshal(m)
+	b, err := messageLimits.Encode(m)
 	if err != nil {
 		panic("log collector: message does not encode: " + err.Error()) // cannot happen, because every message can be encoded
 	}
@@ -175,9 +189,12 @@ func (p *server) send(peer *agentConn, m *message) {
 	}
 }
 
+// broadcast sends a message to all agents that can read it.
 func (p *server) broadcast(m *message) {
 	for _, peer := range p.peers {
-		p.send(peer, m)
+		if peer.hello.Version == p.hello.Version {
+			p.send(peer, m)
+		}
 	}
 }
 
@@ -185,7 +202,7 @@ func (p *server) broadcast(m *message) {
 func (p *server) flush(peer *agentConn) {
 	waited := len(peer.queuedMessages)
 	for len(peer.queuedMessages) > 0 {
-		err := unix.Sendto(peer.fd, peer.queuedMessages[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		n, err := unix.SendmsgN(peer.fd, peer.queuedMessages[0], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -195,6 +212,10 @@ func (p *server) flush(peer *agentConn) {
 		if err != nil {
 			p.disconnect(peer)
 			return
+		}
+		if n < len(peer.queuedMessages[0]) {
+			peer.queuedMessages[0] = peer.queuedMessages[0][n:]
+			continue
 		}
 		peer.queuedMessages = peer.queuedMessages[1:]
 	}
@@ -220,6 +241,7 @@ func (p *server) disconnect(gone *agentConn) {
 	}
 	gone.closed = true
 	gone.queuedMessages = nil
+	gone.receiver.Close()
 	unix.Close(gone.fd)
 	delete(p.peers, int32(gone.fd))
 	for _, e := range p.streams {
@@ -228,19 +250,4 @@ func (p *server) disconnect(gone *agentConn) {
 	if len(p.peers) == 0 {
 		p.nextIdleCheck = time.Now().Add(p.conf.LingerTimeout)
 	}
-}
-
-func parseRights(oob []byte) []int {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	var fds []int
-	for i := range messages {
-		got, err := unix.ParseUnixRights(&messages[i])
-		if err == nil {
-			fds = append(fds, got...)
-		}
-	}
-	return fds
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 	"github.com/nomad-lite/nomad-lite/plugins/filelock"
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -31,14 +32,17 @@ const (
 
 // processSetup is the configuration that a collector process reads at its start.
 type processSetup struct {
-	Dir           string        `json:"dir"`
-	Ephemeral     bool          `json:"ephemeral"`
-	LingerTimeout time.Duration `json:"linger"`
+	Dir           string
+	Ephemeral     bool
+	LingerTimeout time.Duration
 }
 
 // Serve is the collector process: the body of the hidden command. It returns when no stream has a
 // writer and no agent is connected, or when ctx ends. Only a Collector starts it.
-func Serve(ctx context.Context) error {
+func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
+
+// serve is Serve with a version of the protocol.
+func serve(ctx context.Context, version int) error {
 	var conf processSetup
 	text := os.Getenv(processSetupEnvVar)
 	if text == "" {
@@ -66,11 +70,11 @@ func Serve(ctx context.Context) error {
 	}
 	defer lock.Close()
 
-	p, err := newServer(conf, dir, listenerFD)
+	p, err := newServer(conf, dir, listenerFD, version)
 	if err != nil {
 		return err
 	}
-	if err := keeper.WriteLockOwner(lock, p.selfID); err != nil {
+	if err := keeper.WriteLockOwner(lock, p.hello.Process); err != nil {
 		return err
 	}
 	// The process enlarges FIFOs, which is limited for a user without CAP_SYS_RESOURCE.
@@ -87,7 +91,7 @@ func Serve(ctx context.Context) error {
 type server struct {
 	conf            processSetup
 	dir             *keeper.Directory
-	selfID          process.ID
+	hello           framing.Hello // the hello message of this process
 	epollFD         int
 	wakeFD          int // an eventfd for signals
 	listenFD        int
@@ -100,8 +104,6 @@ type server struct {
 	agentConnected  bool                   // an agent was connected
 	quitRequested   bool                   // a client has sent opQuit, so that another process can take over the streams
 	nextIdleCheck   time.Time              // time of the next check whether the process has work
-	msg             []byte
-	oob             []byte
 	trimmer         *memtrim.Trimmer
 	endedMoved      int64 // bytes that ended streams have read, written or dropped
 	endedDropped    int64 // bytes that ended streams have dropped
@@ -121,15 +123,17 @@ type serverStream struct {
 const listenerFD = 0
 
 // newServer returns a process that listens on a socket, which it owns.
-func newServer(conf processSetup, dir *keeper.Directory, listen int) (*server, error) {
+func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*server, error) {
 	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
+	hello := framing.NewHello(framing.RoleCollector, version)
+	hello.Process = self
 	p := &server{
 		conf:            conf,
 		dir:             dir,
-		selfID:          self,
+		hello:           hello,
 		listenFD:        listen,
 		streams:         map[key]*serverStream{},
 		fifos:           map[int32]*serverStream{},
@@ -137,8 +141,6 @@ func newServer(conf processSetup, dir *keeper.Directory, listen int) (*server, e
 		readyStreams:    map[*serverStream]bool{},
 		deadlineStreams: map[*serverStream]bool{},
 		nextIdleCheck:   time.Now().Add(conf.LingerTimeout),
-		msg:             make([]byte, maxMessageSize),
-		oob:             make([]byte, unix.CmsgSpace(4*maxFDs)),
 		trimmer:         memtrim.New(25, 25),
 	}
 	if p.spliceTools, err = newSpliceTools(); err != nil {
@@ -486,6 +488,7 @@ func (p *server) shutDown(terminated bool) bool {
 
 func (p *server) close() {
 	for _, peer := range p.peers {
+		peer.receiver.Close()
 		unix.Close(peer.fd)
 	}
 	for _, e := range p.streams {

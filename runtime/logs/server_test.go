@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
@@ -87,29 +88,35 @@ func TestHostileClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(null)
-	connect := func() *net.UnixConn {
+	connect := func() (*net.UnixConn, *framing.Conn) {
 		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(keeper.SocketDir(s.runDir), socketName)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-		return conn
+		return conn, framing.NewConn(conn, framing.Limits{Size: 1 << 20, Descriptors: maxMessageFDs})
 	}
-	for name, in := range map[string]string{
-		"no JSON":      "hello",
-		"another JSON": "[1]",
-		"wrong types":  `{"op":1}`,
-		"too large":    `{"op":"` + strings.Repeat("x", maxMessageSize) + `"}`,
-		"deep nesting": strings.Repeat(`{"key":`, 4000),
+	hello := framing.NewHello(framing.RoleAgent, protocolVersion)
+	for name, in := range map[string]any{
+		"another JSON": []int{1},
+		"wrong types":  map[string]any{"Op": 1, "Version": "x"},
+		"too large":    map[string]any{"Op": strings.Repeat("x", messageLimits.Size)},
 	} {
-		conn := connect()
-		if _, _, err := conn.WriteMsgUnix([]byte(in), unix.UnixRights(null, null), nil); err != nil {
-			t.Fatal(err)
+		for _, greeted := range []bool{false, true} {
+			_, conn := connect()
+			if greeted {
+				if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := conn.Send(in, null, null); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Receive(&message{}); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: %v; want the end of the connection", name, err)
+			}
+			conn.Close()
 		}
-		if n, err := conn.Read(make([]byte, 100)); err == nil && n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: read %d bytes, %v; want the end", name, n, err)
-		}
-		conn.Close()
 	}
 	limits := Limits{MaxFiles: 1, MaxFileSize: 1}
 	for name, in := range map[string]message{
@@ -119,28 +126,33 @@ func TestHostileClients(t *testing.T) {
 		"a stream that leaves the directory": {Op: opStart, Key: key{"a", "b", "/../../c"}, Limits: limits},
 		"limits without room":                {Op: opStart, Key: key{"a", "b", Stdout}},
 	} {
-		conn := connect()
-		in.ID = 7
-		if _, _, err := conn.WriteMsgUnix([]byte(jsonText(t, in)), unix.UnixRights(null, null), nil); err != nil {
+		_, conn := connect()
+		if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {
 			t.Fatal(err)
 		}
-		b := make([]byte, maxMessageSize)
-		n, err := conn.Read(b)
-		if err != nil {
-			t.Fatal(name, err)
+		in.ID = 7
+		if err := conn.Send(in, null, null); err != nil {
+			t.Fatal(err)
 		}
-		if reply, err := decodeMessage(b[:n]); err != nil || reply.ID != 7 || reply.Error == "" {
-			t.Errorf("%s: %s, %v", name, b[:n], err)
+		var reply message
+		if _, err := conn.Receive(&reply); err != nil || reply.ID != 7 || reply.Error == "" {
+			t.Errorf("%s: %+v, %v", name, reply, err)
 		}
 		conn.Close()
 	}
 	// A client subscribes to a stream repeatedly and never reads.
-	deaf := connect()
+	socket, deaf := connect()
 	defer deaf.Close()
+	if _, err := deaf.ExchangeHello(t.Context(), hello); err != nil {
+		t.Fatal(err)
+	}
+	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, Key: key{"a1", "web", Stdout}, Index: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := ""
 	for range 3000 {
-		_, err := deaf.Write([]byte(jsonText(t, message{Op: opSubscribe, Key: key{"a1", "web", Stdout}, Index: -1})))
-		if err != nil {
+		if _, err := socket.Write(subscribe); err != nil {
 			break
 		}
 		s.writeText(out, "line\n")
@@ -169,7 +181,7 @@ func jsonText(t *testing.T, v any) string {
 func FuzzRequests(f *testing.F) {
 	k := key{"a1", "web", Stdout}
 	for _, m := range []message{
-		{Op: opHello, ID: 1}, {Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
+		{Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
 		{Op: opStop, ID: 3, Key: k, GraceMillis: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
 	} {
 		b, err := json.Marshal(m)
@@ -180,25 +192,25 @@ func FuzzRequests(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := newServer(processSetup{LingerTimeout: time.Minute}, nil, listen)
+		p, err := newServer(processSetup{LingerTimeout: time.Minute}, nil, listen, protocolVersion)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.close()
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer unix.Close(pair[1])
-		client := &agentConn{fd: pair[0]}
+		client := newAgentConn(pair[0])
 		p.peers[int32(pair[0])] = client
 		for _, b := range [][]byte{first, second} {
-			m, err := decodeMessage(b)
-			if err != nil {
+			m := &message{}
+			if json.Unmarshal(b, m) != nil {
 				continue
 			}
 			m.Key.Task = "web" // one task name avoids thousands of files in one directory
