@@ -254,13 +254,9 @@ func (k *knownPlugins) unknownPlugins() (map[string]hookplugin.FirstLaunch, <-ch
 		if unknown == nil {
 			unknown = make(map[string]hookplugin.FirstLaunch)
 		}
-		switch {
-		case p.LaunchAttempted:
+		unknown[p.Name] = hookplugin.LaunchPending
+		if p.LaunchAttempted || found {
 			unknown[p.Name] = hookplugin.LaunchFailed
-		case found:
-			unknown[p.Name] = hookplugin.LaunchPendingAgain
-		default:
-			unknown[p.Name] = hookplugin.LaunchPending
 		}
 	}
 	return unknown, changed
@@ -277,7 +273,7 @@ func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
 		switch {
 		case p.Serves.Name != "":
 			info = k.cached.newPluginInfo(p)
-		case p.LaunchAttempted && p.Err != nil && (!found || info.NeverStarted):
+		case p.LaunchAttempted && (!found || info.NeverStarted): // Plugin.Err is nil while the plugin is launched again
 			info = k.cached.newPluginInfo(p)
 			info.NeverStarted = true
 		case found:

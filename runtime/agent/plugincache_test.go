@@ -277,13 +277,15 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 		p := &k.plugins.(staticPluginList)[0]
 		p.LaunchAttempted, p.Err = true, errors.New("no luck")
 		k.storeChanges(ended)
+		p.Err = nil // the supervisor launches the plugin again
+		k.storeChanges(ended)
 	}
 	failLaunch()
-	expect("after a failed launch", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPendingAgain})
+	expect("after a failed launch", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchFailed})
 	c.write(c.path, "#!/bin/sh\nexec audit 0\n")
 	expect("after a change of the file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
 	failLaunch()
-	expect("after a failed launch of the changed file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPendingAgain})
+	expect("after a failed launch of the changed file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchFailed})
 	c.run(c.path)
 	expect("after a launch", nil)
 

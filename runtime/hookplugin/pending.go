@@ -17,15 +17,10 @@ type FirstLaunch int
 const (
 	// LaunchPending is a launch without an outcome.
 	LaunchPending FirstLaunch = iota
-	// LaunchPendingAgain is a launch without an outcome of a program that has failed to start under an
-	// earlier agent, and that no agent has started.
-	LaunchPendingAgain
-	// LaunchFailed is a launch that has failed.
+	// LaunchFailed is a launch that has failed under this agent, or under an earlier agent if no agent has
+	// started the program.
 	LaunchFailed
 )
-
-// launchAgainTimeout is how long an allocation waits for plugins in the state LaunchPendingAgain.
-const launchAgainTimeout = 5 * time.Second
 
 // PendingLaunches returns a function that blocks until every plugin that may take part in all
 // allocations has been launched or has failed to start, and emits an event if that takes
@@ -33,21 +28,19 @@ const launchAgainTimeout = 5 * time.Second
 // AllocHooks and TaskHooks may leave out hooks.
 func (s *Set) PendingLaunches(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
-	if launching, _ := s.launchingPlugins(meta, true); len(launching) == 0 {
+	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
 		return nil
 	}
 	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitLaunches(ctx, meta, emit) }
 }
 
 // launchingPlugins returns the plugins that are being launched for the first time, without the
-// plugins that a rule or the job names: Prerun waits for these. again includes plugins in the state
-// LaunchPendingAgain.
-func (s *Set) launchingPlugins(meta map[string]string, again bool) (names []string, changed <-chan struct{}) {
+// plugins that a rule or the job names: Prerun waits for these.
+func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed <-chan struct{}) {
 	unknown, changed := s.config.UnknownPlugins()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
 		_, attached := meta[model.HookPrefix+name]
-		launching := unknown[name] == LaunchPending || again && unknown[name] == LaunchPendingAgain
-		if launching && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
+		if unknown[name] == LaunchPending && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
 			names = append(names, name)
 		}
 	}
@@ -57,21 +50,16 @@ func (s *Set) launchingPlugins(meta map[string]string, again bool) (names []stri
 func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
-	limitAgain := time.NewTimer(launchAgainTimeout)
-	defer limitAgain.Stop()
 	delay := time.NewTimer(waitingEventDelay)
 	defer delay.Stop()
-	again := true
-	awaited, changed := s.launchingPlugins(meta, again)
-	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta, again) {
+	awaited, changed := s.launchingPlugins(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta) {
 		select {
 		case <-changed:
 		case <-delay.C:
 			for _, name := range names {
 				emit(model.EventWaitingForPlugin("plugin " + name + ", which may be a hook of every allocation,"))
 			}
-		case <-limitAgain.C:
-			again = false
 		case <-limit.C:
 			late = true
 		case <-ctx.Done():

@@ -24,9 +24,9 @@ type unknownPlugins struct {
 func newUnknownPlugins(names ...string) *unknownPlugins {
 	u := &unknownPlugins{plugins: make(map[string]FirstLaunch), changed: make(chan struct{})}
 	for _, name := range names {
-		u.plugins[strings.TrimSuffix(name, " again")] = LaunchPending
-		if strings.HasSuffix(name, " again") {
-			u.plugins[strings.TrimSuffix(name, " again")] = LaunchPendingAgain
+		u.plugins[strings.TrimSuffix(name, " failed")] = LaunchPending
+		if strings.HasSuffix(name, " failed") {
+			u.plugins[strings.TrimSuffix(name, " failed")] = LaunchFailed
 		}
 	}
 	return u
@@ -69,9 +69,8 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 		"it fails":                       {plugins: []string{"broken"}, at: map[string]time.Duration{"broken": time.Second}, waits: time.Second, warns: "broken"},
 		"one is slow, and one fails":     {plugins: []string{"broken", "slow"}, at: map[string]time.Duration{"broken": 3 * time.Second, "slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: brokenPluginText + slowPluginText, warns: "broken"},
 		"it never has an outcome":        {plugins: []string{"slow"}, waits: time.Minute, told: slowPluginText, warns: "slow"},
-		"it failed before":               {plugins: []string{"broken again"}, waits: 5 * time.Second, told: brokenPluginText, warns: "broken"},
-		"it failed before, and comes":    {plugins: []string{"slow again"}, at: map[string]time.Duration{"slow": time.Second}, ups: "slow", waits: time.Second},
-		"one failed before":              {plugins: []string{"broken again", "slow"}, at: map[string]time.Duration{"slow": 10 * time.Second}, ups: "slow", waits: 10 * time.Second, told: brokenPluginText + slowPluginText, warns: "broken"},
+		"it failed before":               {plugins: []string{"broken failed"}},
+		"one failed before":              {plugins: []string{"broken failed", "slow"}, at: map[string]time.Duration{"slow": 10 * time.Second}, ups: "slow", waits: 10 * time.Second, told: slowPluginText},
 		"the allocation is stopped":      {plugins: []string{"slow"}, end: 3 * time.Second, waits: 3 * time.Second, told: slowPluginText},
 		"the operator says what it does": {plugins: []string{"slow"}, rules: []Rule{{Name: "slow"}}},
 		"the job attaches it":            {plugins: []string{"slow"}, meta: map[string]string{"lite_hook_slow": ""}},
