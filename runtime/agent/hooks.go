@@ -157,15 +157,34 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 			list = append(list, cleanup)
 			continue
 		}
-		if !cleanup.Until.IsZero() {
-			d.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
+		if cleanup.Until.IsZero() { // the allocation was removed after the call had failed
+			cleanup.Until = time.Now().Add(hookplugin.CleanupTimeout)
+			d.limit(name, cleanup)
+			list = append(list, cleanup)
+			continue
 		}
+		d.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
 		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
 			tx.DeleteMeta(name)
 			return nil
 		})
 	}
 	return list
+}
+
+// limit stores the end of the retries of a cleanup, unless the record was deleted since the caller has read it. If that fails,
+// the next call of List repeats it with a later end.
+func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
+	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+		if known, err := tx.Meta(name, new(state.PendingCleanup)); err != nil || !known {
+			return err
+		}
+		tx.PutMeta(name, cleanup)
+		return nil
+	})
+	if err != nil {
+		d.logger.Warn("end of the retries of a hook's cleanup not stored", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "error", err)
+	}
 }
 
 // Put implements hookplugin.CleanupStore.

@@ -4,11 +4,15 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -42,6 +46,42 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	got, err := pluginRecords{s}.Plugins()
 	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
 		t.Errorf("read %+v, %v", got, err)
+	}
+}
+
+// A cleanup that was pending when its allocation was removed, as after the purge of a job, is retried for a day.
+func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
+	s := openTestStore(t, filepath.Join(t.TempDir(), "state.db"))
+	defer s.Close()
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", Job: &api.Job{}}) })
+	cleanups := cleanupStore{s, hclog.NewNullLogger()}
+	pending := state.PendingCleanup{Hook: "h", AllocID: "a", Point: hook.Postrun, Postrun: &hook.AllocPostrunRequest{}}
+	if err := cleanups.Put(pending); err != nil {
+		t.Fatal(err)
+	}
+	if list := cleanups.List(); len(list) != 1 || !list[0].Until.IsZero() {
+		t.Fatalf("pending: %+v", list)
+	}
+	put(func(tx *store.Txn) { tx.DeleteAllocation("a") })
+	first := cleanups.List()
+	if len(first) != 1 || time.Until(first[0].Until) < hookplugin.CleanupTimeout-time.Minute {
+		t.Fatalf("pending after the removal: %+v", first)
+	}
+	if again := cleanups.List(); len(again) != 1 || !again[0].Until.Equal(first[0].Until) {
+		t.Errorf("pending in the second list: %+v, want the end %s", again, first[0].Until)
+	}
+	pending.Until = time.Now().Add(-time.Second)
+	if err := cleanups.Put(pending); err != nil {
+		t.Fatal(err)
+	}
+	if list := cleanups.List(); len(list) > 0 {
+		t.Errorf("pending after a day: %+v", list)
 	}
 }
 

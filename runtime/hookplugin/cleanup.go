@@ -1,7 +1,9 @@
 package hookplugin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -28,8 +31,9 @@ func cleanupCall(d *state.PendingCleanup) callFunc {
 // CleanupStore persists pending cleanups for the next agent. Its methods may be called
 // concurrently.
 type CleanupStore interface {
-	// List returns the pending cleanups of allocations that have a record, and deletes
-	// the others. Unreadable records are left out.
+	// List returns the pending cleanups. It deletes those of allocations without a record whose Until has
+	// passed, and sets Until to CleanupTimeout from now where it is zero and the allocation has no record.
+	// Unreadable records are left out.
 	List() []state.PendingCleanup
 	Put(state.PendingCleanup) error
 	Delete(state.PendingCleanup) error
@@ -41,9 +45,32 @@ const (
 	maxCleanupPause = time.Minute
 )
 
-// destroyRetryTimeout limits the retries of Destroy for an allocation without a record: a
+// CleanupTimeout limits the retries of a cleanup for an allocation without a record: a
 // plugin that never succeeds must not fill the state.
-const destroyRetryTimeout = 24 * time.Hour
+const CleanupTimeout = 24 * time.Hour
+
+// errEarlierCleanup is the error of a Destroy call that was not made.
+var errEarlierCleanup = errors.New("an earlier call for the allocation must be repeated first")
+
+// destroyLater makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
+// Destroy is the last call. It reports whether it did.
+func (h *Hook) destroyLater(d state.PendingCleanup) (later bool, err error) {
+	description := h.description.Load()
+	if description != nil && !h.isCalledAt(description, hook.Destroy) {
+		return false, nil
+	}
+	if !slices.ContainsFunc(h.set.config.CleanupStore.List(), func(other state.PendingCleanup) bool {
+		return other.Hook == h.name && other.AllocID == h.target.AllocID
+	}) {
+		return false, nil
+	}
+	if description != nil && description.IncludeAllocJSON {
+		if d.Destroy.Alloc.JSON, err = h.target.AllocJSON(); err != nil {
+			return true, err
+		}
+	}
+	return true, h.enqueueCleanup(d, errEarlierCleanup)
+}
 
 // enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
@@ -132,11 +159,14 @@ func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct
 	}
 }
 
+// cleanupOrder is the order in which the pending cleanups of an allocation are retried.
+var cleanupOrder = map[hook.Point]int{hook.Stop: 1, hook.Postrun: 2, hook.Destroy: 3}
+
 // retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
 // left to be retried.
 func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
 	list := s.config.CleanupStore.List()
-	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // sorts Destroy after the other cleanups of its allocation
+	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return cmp.Compare(cleanupOrder[a.Point], cleanupOrder[b.Point]) })
 	for _, d := range list {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue

@@ -321,6 +321,33 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	})
 }
 
+// A Destroy call follows a Postrun call that must be repeated, also if the plugin is up again when the allocation is removed.
+func TestDestroyFollowsPendingPostrun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calledPoints []string
+		d := descriptionOfPoints(hook.Destroy, hook.Postrun)
+		d.IncludeAllocJSON = true
+		s := &pluginFixture{description: d, onCall: func(n int, m hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
+			if n == 1 {
+				return errors.New("busy")
+			}
+			calledPoints = append(calledPoints, m.String()+" "+string(a.JSON))
+			return nil
+		}}
+		p := newTestHook(s, "")
+		if _, err := p.Postrun(t.Context(), hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a"}}); err == nil {
+			t.Error("no error")
+		}
+		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
+			t.Errorf("the removal fails: %v", err)
+		}
+		p.set.RetryAllCleanups(t.Context())
+		if !slices.Equal(calledPoints, []string{"postrun whole", "destroy whole"}) || len(s.cleanups) > 0 {
+			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
+		}
+	})
+}
+
 // RetryAllCleanups returns when its context ends, even if the retries fail.
 func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

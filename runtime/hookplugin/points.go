@@ -51,9 +51,14 @@ func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.
 	return hook.AllocPostrunResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
-// Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
+// Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup. So does a call for an allocation
+// with another pending cleanup of the hook, because Destroy is the last call.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyRetryTimeout)})
+	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(CleanupTimeout)}
+	if later, err := h.destroyLater(d); later {
+		return hook.AllocDestroyResponse{}, h.applyOnError(ctx, d.Point, err)
+	}
+	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, d)
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.

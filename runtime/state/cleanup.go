@@ -9,7 +9,7 @@ import (
 )
 
 // PendingCleanup is a failed call of a cleanup hook point. It is retried once the plugin
-// is up, as long as the state has a record of the allocation, or until Until.
+// is up, as long as the state has a record of the allocation, and then until Until.
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
@@ -21,7 +21,7 @@ type PendingCleanup struct {
 	Stop    *hook.TaskStopRequest
 	Destroy *hook.AllocDestroyRequest
 
-	Until time.Time // Until limits the retries of a call that outlives the record of the allocation
+	Until time.Time // end of the retries of a call that outlives the record of the allocation; zero until the record is deleted, except for Destroy
 
 	// The attachment of the hook.
 	Job string
