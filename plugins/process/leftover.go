@@ -92,8 +92,32 @@ func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err er
 // KillByTaskEnv kills the processes that [FindByTaskEnv] returns until there is none. With an
 // error processes can still run.
 func KillByTaskEnv(ctx context.Context, allocID, task string) error {
+	if err := killUntilNone(ctx, func() ([]ID, error) { return FindByTaskEnv(allocID, task) }); err != nil {
+		return fmt.Errorf("end processes of task %q: %w", task, err)
+	}
+	return nil
+}
+
+// KillByEnv kills the processes that were started with the variable "NAME=value" in their environment until there is none,
+// except the calling process and processes whose environment this user may not read. With an error processes can still run.
+func KillByEnv(ctx context.Context, variable string) error {
+	return killUntilNone(ctx, func() (marked []ID, err error) {
+		err = forEachEnv(func(p ID, env []byte) {
+			for entry := range bytes.SplitSeq(env, []byte{0}) {
+				if string(entry) == variable {
+					marked = append(marked, p)
+					return
+				}
+			}
+		})
+		return marked, err
+	})
+}
+
+// killUntilNone kills the processes that find returns until there is none.
+func killUntilNone(ctx context.Context, find func() ([]ID, error)) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		marked, err := FindByTaskEnv(allocID, task)
+		marked, err := find()
 		if err == nil && len(marked) == 0 {
 			return nil
 		}
@@ -109,7 +133,7 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			return fmt.Errorf("end processes of task %q: %w", task, ctx.Err())
+			return ctx.Err()
 		}
 	}
 }

@@ -63,11 +63,22 @@ func (s *taskEnvScanner) scan() *taskEnvScan {
 // readTaskEnvs returns the processes that have the variables of a task in their environment, except the calling
 // process. With an error processes can be missing.
 func readTaskEnvs() (map[TaskEnvID][]ID, error) {
+	processes := make(map[TaskEnvID][]ID)
+	err := forEachEnv(func(p ID, env []byte) {
+		if mark, ok := parseTaskEnvID(env); ok {
+			processes[mark] = append(processes[mark], p)
+		}
+	})
+	return processes, err
+}
+
+// forEachEnv calls visit for each process with its environment, except for the calling process and for processes whose
+// environment this user may not read. With an error processes can be missing.
+func forEachEnv(visit func(p ID, env []byte)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("find processes: %w", err)
+		return fmt.Errorf("find processes: %w", err)
 	}
-	processes := make(map[TaskEnvID][]ID)
 	for _, name := range names {
 		pid, err := strconv.Atoi(name.Name())
 		if err != nil || pid == os.Getpid() {
@@ -82,13 +93,11 @@ func readTaskEnvs() (map[TaskEnvID][]ID, error) {
 		}
 		if err != nil {
 			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
-				return processes, fmt.Errorf("find processes: %w", err)
+				return fmt.Errorf("find processes: %w", err)
 			}
 			continue
 		}
-		if mark, ok := parseTaskEnvID(env); ok {
-			processes[mark] = append(processes[mark], p)
-		}
+		visit(p, env)
 	}
-	return processes, nil
+	return nil
 }

@@ -55,6 +55,7 @@ type external struct {
 	entry      catalog.Entry
 	pluginDir  string
 	volumesDir string
+	calls      callRecorder
 	logger     hclog.Logger
 }
 
@@ -65,7 +66,7 @@ func (e *external) fingerprint(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fingerprintTimeout)
 	defer cancel()
-	out, err := e.call(ctx, "fingerprint", nil)
+	out, err := e.run(ctx, "fingerprint", nil)
 	if err != nil {
 		return "", err
 	}
@@ -125,10 +126,20 @@ func encodeParameters(parameters map[string]string) (string, error) {
 // inheritedEnv are the variables of the agent that a plugin inherits.
 var inheritedEnv = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 
-// call runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process and
-// its process group are killed. Processes that the program leaves running, such as the server of a mounted file system, are
-// not killed.
+// call runs the program with an operation that changes a volume. If it is killed because ctx ends, so are the processes that it
+// has started. Only then; a program may leave processes running, such as the server of a mounted file system.
 func (e *external) call(ctx context.Context, operation string, env []string) ([]byte, error) {
+	variable, err := e.calls.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.run(ctx, operation, append(env, variable))
+	return out, errors.Join(err, e.calls.end(ctx, variable, err != nil && ctx.Err() != nil))
+}
+
+// run runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process and
+// its process group are killed.
+func (e *external) run(ctx context.Context, operation string, env []string) ([]byte, error) {
 	binary, err := e.entry.Open(e.logger)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // withPlugin starts a Manager that has a shell script as the plugin "p".
@@ -82,6 +84,73 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 			t.Fatalf("process %d of the plugin runs", pid)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// A process that a plugin has started is killed before the next agent repeats the call during which the first agent has died. A
+// process that a completed call has left running is not.
+func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
+	m := withPlugin(t, `sleep 1000 >/dev/null 2>&1 & echo $! >>$DHV_PLUGIN_DIR/pids; echo '{"path": "'$DHV_PLUGIN_DIR'"}'`)
+	v := m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
+	var pids []int
+	started := func() int {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(m.config.PluginDir, "pids"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Fields(string(text))
+		pid, err := strconv.Atoi(lines[len(lines)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+		return pid
+	}
+	running := func(pid int) bool {
+		stat, err := process.ReadStat(pid)
+		return err == nil && !stat.Ended()
+	}
+	completed := started()
+
+	// The agent dies during the next call: the plugin has started its process, and no result is stored.
+	p, err := m.plugin("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted := p.(*external)
+	variable, err := interrupted.calls.begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := interrupted.run(t.Context(), "create", []string{variable}); err != nil {
+		t.Fatal(err)
+	}
+	pid := started()
+	m.write(func(tx *store.Txn) {
+		pending := *m.stored(v.ID)
+		pending.Pending = state.HostVolumeCreate
+		tx.PutHostVolume(&pending)
+	})
+	if !running(pid) {
+		t.Fatal("the process of the call has ended")
+	}
+	m.nextAgent()
+	if running(pid) {
+		t.Error("the process of the interrupted call runs beside the repeated call")
+	}
+	if !running(completed) {
+		t.Error("the process of the completed call was killed")
+	}
+	if again := started(); again == pid || m.stored(v.ID).Pending != "" {
+		t.Errorf("the call was not repeated: %+v", m.stored(v.ID))
+	}
+	m.nextAgent()
+	for i, pid := range pids {
+		if i != 1 && !running(pid) {
+			t.Errorf("process %d of a completed call was killed by the agent after the next", i)
+		}
 	}
 }
 

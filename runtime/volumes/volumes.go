@@ -107,7 +107,7 @@ func (m *Manager) waitRestored(ctx context.Context) error {
 	}
 }
 
-// Restore finds the external plugins, completes the operations during which an earlier agent has died, and creates the
+// Restore kills the processes of a call that was interrupted, finds the external plugins, completes the operations during which an earlier agent has died, and creates the
 // volumes again that plugins have made: a plugin mounts what a reboot has unmounted. It blocks for the calls of the plugins.
 func (m *Manager) Restore(ctx context.Context) {
 	defer m.config.OnChange()
@@ -116,6 +116,10 @@ func (m *Manager) Restore(ctx context.Context) {
 		return
 	}
 	defer m.unlock()
+	if err := (callRecorder{m.config.Store}).endInterrupted(ctx); err != nil {
+		m.config.Logger.Error("host volumes not restored", "error", err)
+		return // a second call would run beside the first one
+	}
 	m.findPlugins(ctx)
 	for _, v := range m.config.Store.Snapshot().HostVolumes(nil, "") {
 		if err := m.restore(ctx, v); err != nil && ctx.Err() == nil {
@@ -160,7 +164,7 @@ func (m *Manager) findPlugins(ctx context.Context) {
 		return
 	}
 	for _, entry := range found.Entries() {
-		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, logger: m.config.Logger}
+		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, calls: callRecorder{m.config.Store}, logger: m.config.Logger}
 		version, err := p.fingerprint(ctx)
 		if err != nil {
 			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)
