@@ -308,7 +308,21 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
+	untilEnded, endWait := context.WithCancel(context.WithoutCancel(ctx))
+	if a.dataDirectory.ephemeralState {
+		// No later agent can repeat the destroy of a task by its driver.
+		backgroundWG.Go(func() {
+			select {
+			case <-ctx.Done():
+			case <-untilEnded.Done():
+			}
+			nodes.KillUndestroyed(untilEnded, func() {
+				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
+			})
+		})
+	}
 	nodes.Run(ctx)
+	endWait()
 	backgroundWG.Wait()
 	endReports()
 	reportsWG.Wait()
@@ -439,6 +453,15 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catal
 func (a *Agent) ForceKillAllocs() {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.KillAllocs()
+	}
+}
+
+// KillUndestroyedAllocs waits until all tasks have ended, which another call has requested. If a driver does not destroy its
+// ended tasks soon after that, it calls onGiveUp, and Run does not wait for the driver any longer. It returns early when ctx is
+// done.
+func (a *Agent) KillUndestroyedAllocs(ctx context.Context, onGiveUp func()) {
+	if nodes := a.currentNodeRunner(); nodes != nil {
+		nodes.KillUndestroyed(ctx, onGiveUp)
 	}
 }
 

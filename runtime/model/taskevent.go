@@ -102,6 +102,11 @@ func EventWaitingForDriver(cause string) *api.TaskEvent {
 	return EventDriverMessage("waiting for the driver's plugin: "+cause, nil, time.Time{})
 }
 
+// EventWaitingForStart reports that the driver has not answered the call that starts the task.
+func EventWaitingForStart(driver string, after time.Duration) *api.TaskEvent {
+	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, after), nil, time.Time{})
+}
+
 // EventDriverFailure reports why the driver could not start the task.
 func EventDriverFailure(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskDriverFailure, DriverError: cause, Details: map[string]string{"driver_error": cause}}

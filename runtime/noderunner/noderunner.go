@@ -453,6 +453,47 @@ func (r *Runner) KillAllocs() {
 	}
 }
 
+// destroyTimeout is how long KillUndestroyed waits for the drivers of ended tasks.
+const destroyTimeout = 5 * time.Second
+
+// KillUndestroyed waits until all tasks have ended, which another call has requested. If a driver has not destroyed a task
+// within destroyTimeout after that, KillUndestroyed calls onGiveUp and then KillAllocs, so that Run does not wait for
+// the driver any longer. It returns early when ctx is done.
+func (r *Runner) KillUndestroyed(ctx context.Context, onGiveUp func()) {
+	if destroying, err := r.awaitTasks(ctx); err != nil || !destroying {
+		return
+	}
+	select {
+	case <-time.After(destroyTimeout):
+	case <-ctx.Done():
+		return
+	}
+	if destroying, err := r.awaitTasks(ctx); err == nil && destroying {
+		onGiveUp()
+		r.KillAllocs()
+	}
+}
+
+// awaitTasks is [allocrunner.Runner.AwaitTasks] for all allocations.
+func (r *Runner) awaitTasks(ctx context.Context) (destroying bool, err error) {
+	r.mu.Lock()
+	var runners []*allocrunner.Runner
+	for _, e := range r.entries {
+		if e.runner != nil {
+			runners = append(runners, e.runner)
+		}
+	}
+	r.mu.Unlock()
+	for _, runner := range runners {
+		one, err := runner.AwaitTasks(ctx)
+		if err != nil {
+			return false, err
+		}
+		destroying = destroying || one
+	}
+	return destroying, nil
+}
+
 // HandleTaskEvent forwards a driver's event to the allocation of the task.
 func (r *Runner) HandleTaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.Alloc(event.AllocID)

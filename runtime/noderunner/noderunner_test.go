@@ -474,6 +474,23 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	}
 }
 
+// A node that shuts down for good does not wait for a driver that does not destroy its ended task.
+func TestUndestroyedTaskIsGivenUp(t *testing.T) {
+	d := &vanishingDriver{available: make(chan struct{})}
+	t.Cleanup(func() { close(d.available) })
+	a := newAssignment("a", 1)
+	model.Canonicalize(a.Alloc.Job)
+	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
+	givenUp := false
+	r.KillUndestroyed(t.Context(), func() { givenUp = true })
+	if !givenUp {
+		t.Error("the task is destroyed although its driver is unavailable")
+	}
+	eventually(t, "the allocation has ended", func() bool { _, yes := source.endError("a"); return yes })
+	r.KillUndestroyed(t.Context(), func() { t.Error("an ended allocation is given up") })
+}
+
 // A request that an earlier agent has stored takes effect as soon as the allocation
 // has ended.
 func TestStoredCollectRequest(t *testing.T) {

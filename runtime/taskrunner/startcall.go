@@ -8,14 +8,20 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // abandonedStartTimeout is the timeout for destroying a task whose start was abandoned.
 const abandonedStartTimeout = 5 * time.Second
+
+// startEventDelay is how long StartTask may take before the task gets an event. A driver that downloads an image has sent its own
+// events by then.
+const startEventDelay = 10 * time.Second
 
 // startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
@@ -27,6 +33,7 @@ type startCaller struct {
 	processTracker *processTracker
 	killRequest    *killRequest
 	task           func() Task
+	emit           func(*api.TaskEvent)
 	logger         hclog.Logger
 
 	pluginDeaths int // plugin deaths during StepStartTask since the last successful start
@@ -90,9 +97,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		}
 		called = true
 		s.processTracker.noteStart()
-		point := failpoint.EnterStep(failpoint.StepStartTask)
-		handle, network, err = s.calls.of(d).StartTask(ctx, config)
-		point.Leave()
+		handle, network, err = s.callDriver(ctx, d, config)
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
@@ -125,6 +130,23 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	p := newProcess(handle, network, s.dispense, s.calls)
 	p.driverRecovery = s.driverRecovery
 	return p, nil
+}
+
+// callDriver calls StepStartTask once, and emits an event if the driver does not answer soon.
+func (s *startCaller) callDriver(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	emitted := make(chan struct{})
+	timer := time.AfterFunc(startEventDelay, func() {
+		defer close(emitted)
+		s.emit(model.EventWaitingForStart(s.task().Driver, startEventDelay))
+	})
+	defer func() {
+		if !timer.Stop() {
+			<-emitted // later events follow this one
+		}
+	}()
+	point := failpoint.EnterStep(failpoint.StepStartTask)
+	defer point.Leave()
+	return s.calls.of(d).StartTask(ctx, config)
 }
 
 // destroyFailed destroys a start that has failed. The driver may have started the task nevertheless: its

@@ -131,7 +131,7 @@ func New(c Config) *Runner {
 	await := waitUntilAvailable(dispense, func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) })
 	caller := &startCaller{
 		dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
-		killRequest: r.killRequest, task: task, logger: logger,
+		killRequest: r.killRequest, task: task, emit: r.records.emit, logger: logger,
 	}
 	starter := &starter{
 		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,

@@ -353,6 +353,15 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	}
 	r.taskView.PrintMessage("stopping the job; press Ctrl-C again to kill it")
 	r.stopAllocs(ctx, reason)
+	var destroyWG sync.WaitGroup
+	defer destroyWG.Wait()
+	untilEnded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	destroyWG.Go(func() {
+		r.agent.KillUndestroyedAllocs(untilEnded, func() {
+			r.taskView.PrintMessage("a driver has not destroyed its ended tasks; the run ends without it")
+		})
+	})
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
 	case <-r.allocsEnded:

@@ -22,7 +22,7 @@ func shellNetworkDir() networkFiles {
 }
 
 // serveShellDriver is an external driver that is built with the SDK. A task whose config sets crash
-// makes the plugin process exit when the task starts.
+// makes the plugin process exit when the task starts. The start of a task whose config sets hang never returns.
 func serveShellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
 
 type shellDriverPlugin struct{}
@@ -39,6 +39,7 @@ func (*shellDriverPlugin) Info() sdk.DriverInfo {
 			"command": hclspec.Attr("command", "string", true),
 			"args":    hclspec.Attr("args", "list(string)", false),
 			"crash":   hclspec.Attr("crash", "bool", false),
+			"hang":    hclspec.Attr("hang", "bool", false),
 		}),
 		Capabilities: capabilities,
 	}
@@ -57,12 +58,16 @@ func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 		Command string   `codec:"command"`
 		Args    []string `codec:"args"`
 		Crash   bool     `codec:"crash"`
+		Hang    bool     `codec:"hang"`
 	}
 	if err := start.Config(&config); err != nil {
 		return nil, err
 	}
 	if config.Crash {
 		os.Exit(3)
+	}
+	if config.Hang {
+		return nil, hangForever()
 	}
 	request := *start
 	if n := start.NetworkIsolation; n != nil {
