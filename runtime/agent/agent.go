@@ -117,6 +117,7 @@ type Agent struct {
 	taskAPI          *taskapi.Listener
 	orphanCleaner    *orphans.Cleaner
 	helperProcesses  *helperProcesses
+	outputLosses     *outputLosses
 	processRetention *processRetention
 	plugins          *plugins
 	networks         *network.Manager
@@ -206,6 +207,9 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 // Logs returns the client of the log collector.
 func (a *Agent) Logs() *logs.Collector { return a.helperProcesses.collector }
 
+// OutputLossErr returns an error if output of tasks cannot be written at present.
+func (a *Agent) OutputLossErr() error { return a.helperProcesses.collector.LossErr() }
+
 // Keeper returns the client of the keeper.
 func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 
@@ -291,6 +295,8 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) }) // starting and stopping a process reads pages of the program
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
+	backgroundWG.Go(func() { a.outputLosses.run(ctx) })
+	backgroundWG.Go(func() { a.dataDirectory.keepReserve(ctx) })
 	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {

@@ -60,6 +60,8 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 			if err := checkNoAgentRunning(d.path); err != nil {
 				return err
 			}
+		} else {
+			d.useReserve(logger)
 		}
 	}
 	if os.Geteuid() == 0 {

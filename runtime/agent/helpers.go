@@ -19,6 +19,7 @@ const argv0 = "nomad-lite"
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {
 	dataDirectory *dataDirectory
+	onOutputLoss  func(logs.OutputLoss)
 	sockets       *socketDir      // nil before start
 	keeper        *keeper.Client  // nil until the keeper runs
 	collector     *logs.Collector // nil until the log collector runs
@@ -53,6 +54,7 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 		Keeper:        h.keeper,
 		Dir:           d.path,
 		CollectorArgs: []string{argv0, "log-collector"},
+		OnLoss:        h.onOutputLoss,
 		Logger:        h.logger,
 	})
 	if err != nil {

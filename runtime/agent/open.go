@@ -41,7 +41,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dataDirectory, err = openDirectory(a.config); err != nil {
 		return err
 	}
-	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, logger: a.logger}
+	a.outputLosses = newOutputLosses(a)
+	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLosses.handle, logger: a.logger}
 	if a.store, err = openStore(a.dataDirectory, a.logger); err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
 			return nil, fmt.Errorf("remove old state: %w", err)
 		}
 	} else {
-		config.KeyFile = filepath.Join(d.path, keyringFile)
+		config.KeyFile, config.ReserveSpace = filepath.Join(d.path, keyringFile), true
 	}
 	s, err := store.Open(config)
 	if err != nil {

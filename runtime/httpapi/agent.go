@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,9 +62,9 @@ func (h *agentHandler) health(r *request) (any, error) {
 			if n == nil || n.Status != api.NodeStatusReady {
 				return fmt.Errorf("the node is not ready")
 			}
-			return nil
+			return h.node.OutputLossErr()
 		},
-		"server": h.store.WriteErr,
+		"server": func() error { return cmp.Or(h.store.WriteErr(), h.store.CheckSpace()) },
 	}
 	answer, allHealthy := make(map[string]health), true
 	for kind, check := range parts {

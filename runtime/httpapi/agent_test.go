@@ -320,6 +320,11 @@ func TestHealth(t *testing.T) {
 	f.runRequests(t, []requestCase{
 		{"all is well", "GET", "/v1/agent/health", "", 200, `{"client":{"message":"ok","ok":true},"server":{"message":"ok","ok":true}}`},
 	})
+	f = newFixture(t, func(c *Config) { c.Node = stubNode{errors.New("output of tasks is lost")} })
+	f.putNode(t)
+	f.runRequests(t, []requestCase{
+		{"output of tasks is lost", "GET", "/v1/agent/health?type=client", "", 500, `{"client":{"message":"output of tasks is lost","ok":false}}`},
+	})
 }
 
 func TestDebugging(t *testing.T) {

@@ -43,6 +43,8 @@ type Node interface {
 	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
 	// allocations.
 	Logs() *logs.Collector
+	// OutputLossErr returns an error if output of tasks cannot be written at present.
+	OutputLossErr() error
 	// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the
 	// id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 // stubNode is a node without running tasks.
-type stubNode struct{}
+type stubNode struct{ outputLossErr error }
 
 func (stubNode) Alloc(string) *allocrunner.Runner           { return nil }
 func (stubNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
@@ -53,6 +53,7 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.Unsuppo
 	return nil, nil
 }
 
+func (n stubNode) OutputLossErr() error                              { return n.outputLossErr }
 func (stubNode) Logs() *logs.Collector                               { return nil }
 func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }

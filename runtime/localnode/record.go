@@ -1,6 +1,7 @@
 package localnode
 
 import (
+	"context"
 	"maps"
 	"reflect"
 	"slices"
@@ -130,6 +131,22 @@ func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.H
 // opNodeEvent is the operation name, for the event stream, of a change that adds
 // node events.
 const opNodeEvent = "NodeStreamEvent"
+
+// AddEvent adds an event to the stored node. Without a stored node it does nothing.
+func AddEvent(ctx context.Context, s *store.Store, nodeID, subsystem, message string) error {
+	_, err := s.Update(ctx, func(tx *store.Txn) error {
+		old := tx.Node(nil, nodeID)
+		if old == nil {
+			return nil
+		}
+		n := *old
+		model.AppendNodeEvent(&n, subsystem, message, nil, time.Now())
+		tx.SetOperation(opNodeEvent)
+		tx.PutNode(&n)
+		return nil
+	})
+	return err
+}
 
 // addNodeEvents adds node events for changes of the drivers' health. It reports whether
 // it added any.

@@ -106,6 +106,8 @@ type Collector struct {
 	conns        *rpcmux.Reconnector[*processConn]
 	starts       atomic.Int64 // number of collector processes that were started
 
+	losses lossTracker
+
 	mu               sync.Mutex // mu is locked before the mutex of conns
 	process          process.ID
 	descriptorLimit  int // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
@@ -339,13 +341,7 @@ func (c *Collector) reserveTask(task Task) (*taskState, error) {
 	return c.getOrAddTaskLocked(task), nil
 }
 
-// getOrAddTask returns the record of a task, and adds it if there is none.
-func (c *Collector) getOrAddTask(task Task) *taskState {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.getOrAddTaskLocked(task)
-}
-
+// getOrAddTaskLocked returns the record of a task, and adds it if there is none.
 func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.tasks[k]
@@ -461,7 +457,10 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 		}
 		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
-	return c.stopTask(ctx, c.getOrAddTask(task), task.AllocID, task.Name, ended)
+	c.mu.Lock()
+	t := c.getOrAddTaskLocked(task)
+	c.mu.Unlock()
+	return c.stopTask(ctx, t, task.AllocID, task.Name, ended)
 }
 
 // leftoverState is the state in which an earlier agent may have left the collection of a task.
@@ -607,6 +606,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 			st.wakeFollowers()
 			delete(c.streams, k)
 		}
+		c.losses.remove(k)
 		delete(t.openStreams, k.Stream)
 		if reply.HasWriter {
 			t.openStreams[k.Stream] = true

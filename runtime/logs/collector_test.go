@@ -494,6 +494,47 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
+// The log of a task that ends while the disk is full ends with the number of lost bytes, although there is no room for a line.
+func TestTaskEndsOnFullFileSystem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits two seconds for the report of lost output")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a tmpfs: needs root")
+	}
+	t.Parallel()
+	losses := make(chan OutputLoss, 10)
+	s := newFixture(t, Config{OnLoss: func(l OutputLoss) { losses <- l }})
+	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("cannot mount a tmpfs:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
+	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	out := s.openFIFO(stdout)
+	data := bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
+	if _, err := out.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.LossErr() == nil {
+		t.Errorf("loss %+v, %v", first, s.collector.LossErr())
+	}
+	out.Close()
+	s.stopTask()
+	last := nextOutputLoss(t, losses)
+	b, err := os.ReadFile(filepath.Join(s.logDir, "web.stdout.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("0123456\n[nomad-lite: %d bytes of output lost: no space left on device]\n", last.Bytes)
+	kept := bytes.LastIndexByte(b[:max(0, len(b)-1)], '\n') + 1
+	if last.WritingResumed || last.Bytes != int64(len(data)-kept) || !bytes.HasSuffix(b, []byte(want)) {
+		t.Errorf("loss %+v, %d of %d bytes kept, the file ends with %q, want %q", last, kept, len(data), b[max(0, len(b)-100):], want)
+	}
+	if err := s.collector.LossErr(); err != nil {
+		t.Errorf("after the end of the task: %v", err)
+	}
+}
+
 func nextOutputLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {
 	t.Helper()
 	select {

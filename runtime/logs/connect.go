@@ -23,6 +23,7 @@ func (c *Collector) setConn(l *processConn) {
 		c.process = l.process
 	}
 	c.conns.Set(l, nil)
+	c.losses.clear() // a process reports them again
 	for _, st := range c.streams {
 		st.wakeFollowers() // followers subscribe again to the stream at the new collector process
 	}
@@ -331,11 +332,14 @@ func (c *Collector) handleEvent(m *message) {
 		}
 		c.mu.Unlock()
 	case opEnd:
+		c.losses.remove(m.Key)
 		c.wg.Go(func() { c.releaseStream(m.Key) })
 	case opLoss:
 		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
-		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
-			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
-		c.conf.OnLoss(loss)
+		if c.losses.note(m.Key, loss) {
+			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
+				"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
+			c.conf.OnLoss(loss)
+		}
 	}
 }

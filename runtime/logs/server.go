@@ -346,6 +346,7 @@ func (p *server) endStream(e *serverStream, now time.Time) {
 	for e.movedBytes-moved < int64(inside) && e.drain(p.spliceTools, now) {
 	}
 	e.recordArrivalTimes(now)
+	e.replaceTailByMarker()
 	if e.lostBytes != lost {
 		p.broadcast(e.lossMessage())
 	}
@@ -399,6 +400,9 @@ func (p *server) startStream(m *message, fifo, dir int) error {
 			p.replyToStopRequests(old, message{Error: "started again"})
 			old.endsWithWriters = false
 			p.readyStreams[old] = true
+			if old.writeFailure.isDropping {
+				p.broadcast(old.lossMessage()) // the client may be another agent
+			}
 			return nil
 		}
 		p.endStream(old, time.Now())

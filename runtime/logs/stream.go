@@ -397,7 +397,7 @@ func (s *stream) writeLossMarker() error {
 		}
 	}
 	s.refreshFileSize()
-	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.writeFailure.droppedBytes, s.writeFailure.err)
+	line := s.lossMarker(s.writeFailure.droppedBytes)
 	atStart, err := s.atLineStart()
 	if err != nil {
 		return err
@@ -417,6 +417,48 @@ func (s *stream) writeLossMarker() error {
 	s.endsWithNewline, s.newlineKnown = true, true
 	s.writeFailure.droppedBytes = 0
 	return nil
+}
+
+func (s *stream) lossMarker(lost int64) string {
+	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lost, s.writeFailure.err)
+}
+
+// replaceTailByMarker overwrites the last lines of the file with the loss marker when the stream ends during a failure: a full
+// file system has no room for more. The overwritten output counts as lost. A file with less output than the marker is left as it is.
+func (s *stream) replaceTailByMarker() {
+	if s.writeFailure.droppedBytes == 0 || s.fileFD < 0 {
+		return
+	}
+	s.refreshFileSize()
+	tail := make([]byte, min(s.fileSize, wholeLineTailSize))
+	if n, err := unix.Pread(s.fileFD, tail, s.fileSize-int64(len(tail))); err != nil || n < len(tail) {
+		return
+	}
+	for start := len(tail) - 1; start >= 0; start-- {
+		isLineStart := start > 0 && tail[start-1] == '\n' || int64(start) == s.fileSize-int64(len(tail))
+		if !isLineStart && start > 0 {
+			continue
+		}
+		replaced := int64(len(tail) - start)
+		line := s.lossMarker(s.writeFailure.droppedBytes + replaced)
+		if !isLineStart {
+			line = "\n" + line // the whole tail is one line
+		}
+		if int64(len(line)) > replaced {
+			continue
+		}
+		offset := s.fileSize - replaced
+		if n, err := unix.Pwrite(s.fileFD, []byte(line), offset); err != nil || n < len(line) {
+			return
+		}
+		s.fileSize = offset + int64(len(line))
+		_ = unix.Ftruncate(s.fileFD, s.fileSize) // an error leaves a rest of the replaced output
+		s.writeFailure.droppedBytes = 0
+		s.lostBytes += replaced
+		s.allDroppedBytes += replaced
+		s.endsWithNewline, s.newlineKnown = true, true
+		return
+	}
 }
 
 // hasEnded reports whether the FIFO is empty and has no writer.

@@ -136,6 +136,16 @@ func EventWaitingForDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 
+// EventOutputLost reports that output of the task cannot be written, for a reason, or that it is written again if the reason is
+// empty.
+func EventOutputLost(stream string, bytes int64, reason string) *api.TaskEvent {
+	text := fmt.Sprintf("%s is lost (%d bytes so far): %s", stream, bytes, reason)
+	if reason == "" {
+		text = fmt.Sprintf("%s is written again, %d bytes are lost", stream, bytes)
+	}
+	return EventHookMessage("", text, map[string]string{"bytes": strconv.FormatInt(bytes, 10)})
+}
+
 // EventAllocDirCheckFailed reports that the agent could not open the allocation directory when it
 // restored the task, for a reason that is unrelated to the directory.
 func EventAllocDirCheckFailed(cause string) *api.TaskEvent {

@@ -77,6 +77,9 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
+	if err := s.store.CheckSpace(); err != nil {
+		return RequestOutcome{}, err
+	}
 	out := RequestOutcome{Warnings: model.Warnings(job, state.SchedulerConfig(nil))}
 	env := s.newPreparedEnv()
 	env.expectPlacementsOfJob(job, state.Job(nil, *job.Namespace, *job.ID))

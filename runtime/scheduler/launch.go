@@ -117,6 +117,9 @@ type DispatchRequest struct {
 
 // Dispatch creates a child of a parameterized job.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
+	if err := s.store.CheckSpace(); err != nil {
+		return RequestOutcome{}, err
+	}
 	env := s.newPreparedEnv()
 	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
 		env.expectPlacementsOfChildJob(parent)

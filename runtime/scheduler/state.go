@@ -19,6 +19,7 @@ func KeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
 type Store interface {
 	Snapshot() *store.Snapshot
 	Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error)
+	CheckSpace() error // returns an error if the disk of the state is full, see [store.Store.CheckSpace]
 }
 
 // namespaceNames returns the names of the stored namespaces. The default namespace may be

@@ -47,6 +47,8 @@ type stateFile struct {
 	db          *bolt.DB // db is nil if the file must be rebuilt
 	openFile    *os.File // handle is the open file of db, and holds the lock
 	mappedBytes int64    // lower bound of the number of bytes that db has mapped into memory
+	reserves    bool     // the file reserves space on the disk
+	reservedEnd int64    // the file has space on the disk up to this offset
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -208,6 +210,7 @@ func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	}
 	id := uint64(tx.ID())
 	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
+	f.reserveSpace(tx.Size())
 	for _, o := range ops {
 		if err := applyOp(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
@@ -281,7 +284,7 @@ func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) 
 		return err
 	}
 	temporary := handle.Name()
-	rebuilt := &stateFile{path: f.path}
+	rebuilt := &stateFile{path: f.path, reserves: f.reserves}
 	defer func() {
 		if err != nil {
 			os.Remove(temporary)
@@ -300,7 +303,7 @@ func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) 
 		return err
 	}
 	old, oldHandle := f.db, f.openFile
-	f.db, f.openFile, f.mappedBytes = rebuilt.db, handle, 0
+	f.db, f.openFile, f.mappedBytes, f.reservedEnd = rebuilt.db, handle, 0, rebuilt.reservedEnd
 	if old != nil {
 		old.Close() // an error is ignored: the new file has all records
 	} else if oldHandle != nil {

@@ -131,7 +131,7 @@ func newStore(c Config) (*Store, error) {
 		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
 		done:               make(chan struct{}),
 		queue:              requestQueue{wake: make(chan struct{}, 1)},
-		file:               &stateFile{path: c.Path},
+		file:               &stateFile{path: c.Path, reserves: c.ReserveSpace},
 		jobs:               newJobTable(),
 		quarantinedRecords: make(map[string][]byte),
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	TemporaryKeys bool
 	// SecretMeta are prefixes of the names of metadata records that are sealed.
 	SecretMeta []string
+	// ReserveSpace makes the file reserve space on the disk, so that changes that free space can be stored on a full disk.
+	ReserveSpace bool
 	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the
 	// changes are large; 0 means 100.
 	FeedSize int

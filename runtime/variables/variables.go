@@ -65,6 +65,9 @@ func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedInd
 	if len(v.Items) == 0 {
 		return nil, InvalidError("variable missing required Items object")
 	}
+	if err := vs.store.CheckSpace(); err != nil {
+		return nil, err
+	}
 	return vs.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil && old.LockID() != v.LockID() {
 			return nil, &ConflictError{lockedConflictText, old}

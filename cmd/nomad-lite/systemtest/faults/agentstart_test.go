@@ -437,7 +437,7 @@ func TestTasksSurviveFailedAgentStart(t *testing.T) {
 		{name: "others can write to the directory for sockets", make: newChmodFault(sockets, 0o722), says: "sockets"},
 		{name: "the keeper's lock cannot be opened", make: newReplacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
 		{name: "the place of the hooks' socket is taken", make: newReplacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
-		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "no space left on the file system of " + n.dataDir, runs: true},
+		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "the disk of the data directory is full", runs: true},
 		{name: "the log collector cannot be started", make: newReplacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
 	} {
 		undo := func() error { return nil }

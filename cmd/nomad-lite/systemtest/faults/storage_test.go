@@ -187,7 +187,19 @@ func TestFullDisk(t *testing.T) {
 	}
 	n.registerJob(n.jobSpec("2s", "one"))
 	n.waitAllocReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
+
+	// The job is purged on a full disk. Then no helper process runs, and the next agent starts its own.
+	n.agent.Kill()
+	n.startAgent() // it reserves space again
+	n.waitAllocReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	fillDisk(t, ballast)
 	n.end()
+	n.startAgent()
+	n.do("register "+filepath.Join(n.dir, "two.nomad.hcl"), &registerResult)
+	if !strings.Contains(registerResult, "no space left on device") {
+		t.Errorf("a job is registered on a full disk: %s", registerResult)
+	}
+	n.agent.End("stop")
 }
 
 // fillDisk creates a file that fills the disk.

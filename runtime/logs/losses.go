@@ -1,0 +1,53 @@
+package logs
+
+import (
+	"fmt"
+	"sync"
+)
+
+// lossTracker has the streams whose output cannot be written. Its methods may be called concurrently. The zero value is ready to use.
+type lossTracker struct {
+	mu     sync.Mutex
+	losses map[key]OutputLoss
+}
+
+// note records a report. It returns false if the report was received before.
+func (t *lossTracker) note(k key, loss OutputLoss) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.losses == nil {
+		t.losses = make(map[key]OutputLoss)
+	}
+	if t.losses[k] == loss {
+		return false
+	}
+	t.losses[k] = loss
+	if loss.WritingResumed {
+		delete(t.losses, k)
+	}
+	return true
+}
+
+// remove removes a stream that has ended.
+func (t *lossTracker) remove(k key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.losses, k)
+}
+
+// clear removes all streams.
+func (t *lossTracker) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.losses)
+}
+
+// LossErr returns an error if output of tasks cannot be written at present.
+func (c *Collector) LossErr() error {
+	c.losses.mu.Lock()
+	defer c.losses.mu.Unlock()
+	for _, loss := range c.losses.losses {
+		return fmt.Errorf("output of tasks is lost (%d streams): %s", len(c.losses.losses), loss.Reason)
+	}
+	return nil
+}
