@@ -55,6 +55,9 @@ type Config struct {
 	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
 	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
 	EphemeralState bool
+	// EndUnknown means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
+	// the whole state. Without it, the agent leaves these tasks running.
+	EndUnknown bool
 
 	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have
 	// an effect, as Nomad does.

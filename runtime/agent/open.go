@@ -54,7 +54,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState}
+	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if err := a.helperProcesses.start(ctx); err != nil {
 		return err
@@ -123,6 +123,9 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 // IsPortFree reports whether a task could listen on a port. Other programs may listen on a port of the default network, on
 // the addresses of other networks.
 func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
+	if a.orphanCleaner.UnknownTaskHasPort(p.Port) {
+		return false
+	}
 	if address, err := netip.ParseAddr(p.Address); err == nil {
 		return hostport.FreeAt(address, p.Port)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +45,13 @@ type Cleaner struct {
 	// EphemeralState means that earlier agents have deleted their state, and have kept the directories.
 	EphemeralState bool
 
-	orphansDestroyed atomic.Bool // DestroyOrphans has completed
+	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see UnknownPrefix.
+	EndUnknown bool
+
+	ports            unknownPorts
+	mu               sync.Mutex
+	unknown          map[string]bool // ids of unknown allocations
+	orphansDestroyed atomic.Bool     // DestroyOrphans has completed
 }
 
 // OrphansDestroyed reports whether DestroyOrphans has completed.
@@ -97,9 +104,19 @@ type driverSource interface {
 }
 
 // DestroyOrphans ends the tasks of allocations that are not in the state. The scheduler would
-// otherwise start second copies of these tasks.
+// otherwise start second copies of these tasks. If the whole state was lost, it leaves the tasks running and logs them.
 func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
-	for _, o := range c.findOrphans() {
+	orphans := c.findOrphans()
+	unknown, err := c.findUnknown(ctx, orphans)
+	if err != nil && ctx.Err() == nil {
+		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
+	}
+	c.setUnknown(unknown)
+	c.reportUnknown(unknown)
+	for _, o := range orphans {
+		if unknown[o.id] {
+			continue
+		}
 		if err := c.cleanOrphan(ctx, up, o); err != nil {
 			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
@@ -121,6 +138,18 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 	c.orphansDestroyed.Store(ctx.Err() == nil)
 }
 
+func (c *Cleaner) setUnknown(ids map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unknown = ids
+}
+
+func (c *Cleaner) isUnknown(allocID string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unknown[allocID]
+}
+
 func (c *Cleaner) cleanOrphan(ctx context.Context, up driverSource, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
@@ -137,6 +166,9 @@ func (c *Cleaner) cleanOrphan(ctx context.Context, up driverSource, o orphan) er
 		for _, start := range starts {
 			errs = append(errs, c.destroyTaskStart(ctx, up, start))
 		}
+	}
+	if c.EndUnknown {
+		errs = append(errs, c.endProcesses(ctx, o.id, slices.Compact(tasks)))
 	}
 	errs = append(errs, hostnet.RemoveLeftover(o.id))
 	if !o.hasRecords || o.removalPending {
@@ -202,6 +234,9 @@ func (c *Cleaner) denyAccessToEndedAllocs() {
 		}
 		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
 			continue // its runner sets the mode
+		}
+		if c.isUnknown(entry.Name()) {
+			continue // its tasks may run
 		}
 		dir, err := allocdir.New(c.AllocDirs, entry.Name())
 		if err == nil {

@@ -60,6 +60,7 @@ type options struct {
 	logJSON          bool
 	logLocation      bool
 	printSystemdUnit bool
+	endUnknown       bool
 }
 
 // NewCommand returns the command "agent".
@@ -96,6 +97,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.endUnknown, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	return cmd
 }
@@ -123,7 +125,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TracesAndMetrics(c, logger)
-	open.OTLP = traces
+	open.OTLP, open.EndUnknown = traces, o.endUnknown
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {

@@ -331,7 +331,7 @@ func (f fault) failpointName() string {
 }
 
 // startAgent starts the first agent, or the next agent after a fault.
-func (n *faultNode) startAgent() {
+func (n *faultNode) startAgent(env ...string) {
 	n.Helper()
 	tell, tellIn, err := os.Pipe()
 	if err != nil {
@@ -343,6 +343,7 @@ func (n *faultNode) startAgent() {
 	}
 	cmd := n.fault.in.newCommand("faulty-agent", n.dataDir, n.pluginDir())
 	cmd.Stderr = n.logFile
+	cmd.Env = append(cmd.Environ(), env...)
 	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
 	n.agent = systemtest.LaunchKillableAgent(n.T, cmd)
 	tellIn.Close()

@@ -23,6 +23,8 @@ import (
 type stateDamage struct {
 	name string
 	do   func(path string) error
+
+	losesState bool // no record can be read
 }
 
 const (
@@ -33,21 +35,21 @@ const (
 // newStateDamages returns damages for a state file of the usual size. The sizes of the truncated files are multiples of step.
 func newStateDamages(step int64) []stateDamage {
 	all := []stateDamage{
-		{"empty", func(path string) error { return os.Truncate(path, 0) }},
-		{"missing", os.Remove},
+		{"empty", func(path string) error { return os.Truncate(path, 0) }, true},
+		{"missing", os.Remove, true},
 		{"text", func(path string) error {
 			return os.WriteFile(path, []byte(strings.Repeat("this is not a state file\n", 1000)), 0o600)
-		}},
+		}, true},
 	}
 	for at := int64(stateBlockSize); at <= usualStateSize/2; at += step {
-		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, at) }})
+		all = append(all, stateDamage{name: fmt.Sprintf("truncated at %d", at), do: func(path string) error { return os.Truncate(path, at) }})
 	}
 	return all
 }
 
 // newBitFlips returns a damage that inverts some bits of the file.
 func newBitFlips(random *rand.Rand) stateDamage {
-	return stateDamage{"bits flipped", func(path string) error { return flipBits(path, random) }}
+	return stateDamage{name: "bits flipped", do: func(path string) error { return flipBits(path, random) }}
 }
 
 func flipBits(path string, random *rand.Rand) error {
@@ -63,7 +65,7 @@ func flipBits(path string, random *rand.Rand) error {
 
 // TestDamagedState damages the state of a killed agent whose tasks continue. The next agent
 // continues with the readable rest: it reports the damage, the job runs when it is
-// registered again, and no task runs twice.
+// registered again, and no task runs twice. If the whole state is lost, the tasks continue, until the operator orders their end.
 func TestDamagedState(t *testing.T) {
 	damages := newStateDamages(10 * stateBlockSize)
 	for seed := range uint64(3) {
@@ -86,6 +88,24 @@ func testDamagedState(t *testing.T, d stateDamage) {
 	}
 	n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
 	n.startAgent()
+	n.awaitRegistration()
+	const unknown = "task of an unknown allocation runs, and continues"
+	if isLost := strings.Contains(n.readLog(), unknown); !isLost && d.losesState {
+		t.Errorf("the agent does not say that the tasks are unknown")
+	} else if isLost {
+		n.agent.Kill()
+		n.startAgent()
+		n.awaitRegistration()
+		if now := n.taskProcesses(); !slices.Equal(now, before) {
+			t.Errorf("tasks are %v after two agents, were %v", now, before)
+		}
+		n.agent.Kill()
+		n.startAgent(programs.EndUnknownEnv + "=1")
+		n.awaitRegistration()
+		if now := n.taskProcesses(); len(now) > 0 {
+			t.Errorf("tasks %v were not ended", now)
+		}
+	}
 	n.registerJob(n.jobSpec("1s", "one"))
 	n.waitAllocReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
 	says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
@@ -93,6 +113,11 @@ func testDamagedState(t *testing.T, d stateDamage) {
 		t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
 	}
 	n.end()
+}
+
+func (n *faultNode) awaitRegistration() {
+	n.Helper()
+	n.do("await-registration", new(string))
 }
 
 func TestLockedState(t *testing.T) {

@@ -108,6 +108,13 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
 		return fmt.Sprint(err)
 	},
+	"await-registration": func(ctx context.Context, a *agent.Agent, _ string) any {
+		select {
+		case <-a.Node().Registered():
+		case <-ctx.Done():
+		}
+		return "ok"
+	},
 	"purge": func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
 		return fmt.Sprint(err)

@@ -24,6 +24,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
+// EndUnknownEnv is the environment variable that makes a killable agent end the tasks of unknown allocations.
+const EndUnknownEnv = "KILLABLE_AGENT_END_UNKNOWN"
+
 // serveKillableAgent is an agent that executes commands from its standard input, until it is
 // killed. Its second argument is the directory of its external plugins: plugins named -driver are
 // drivers, the others are hooks, and hooks named -warn have on_error warn.
@@ -67,6 +70,7 @@ func runKillableAgent(dir string, programs ...string) error {
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
 		DataDir:         dir,
+		EndUnknown:      os.Getenv(EndUnknownEnv) != "",
 		Node:            localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins:         plugins,
 		Hooks:           hookRules,
