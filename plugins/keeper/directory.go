@@ -247,6 +247,11 @@ func WriteLockOwner(f *os.File, p process.ID) error {
 	return f.Truncate(int64(len(b)) + 1)
 }
 
+// Keeper returns the keeper that runs in the directory, if there is one. [process.IsResourceExhausted] is true for each error.
+func (d *Directory) Keeper() (keeper process.ID, running bool, err error) {
+	return d.LockedBy(pidFileName)
+}
+
 // LockedBy returns the process that holds the lock of a file and is recorded in the file.
 // The result is false if no process holds the lock, or the recorded process is not alive.
 // [process.IsResourceExhausted] is true for each error of LockedBy; after an error it is

@@ -58,6 +58,9 @@ type Config struct {
 	// EndUnknown means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
 	// the whole state. Without it, the agent leaves these tasks running.
 	EndUnknown bool
+	// ClaimTasks means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
+	// Without it, Open fails with ErrCopy.
+	ClaimTasks bool
 
 	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have
 	// an effect, as Nomad does.
@@ -108,26 +111,27 @@ type Config struct {
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
 // part of the node through it.
 type Agent struct {
-	logger           hclog.Logger
-	config           Config
-	dataDirectory    *dataDirectory
-	host             fingerprint.Host
-	store            *store.Store // nil after Close
-	scheduler        *scheduler.Scheduler
-	allocSync        *localnode.AllocSync
-	node             *localnode.Node
-	identities       *identity.Issuer
-	taskAPI          *taskapi.Listener
-	orphanCleaner    *orphans.Cleaner
-	helperProcesses  *helperProcesses
-	outputLosses     *outputLosses
-	processRetention *processRetention
-	plugins          *plugins
-	networks         *network.Manager
-	users            hooks.UserPool // nil if tasks get no users
-	taskFiles        taskfiles.Files
-	traces           *otlp.Exporter // nil if no traces are exported
-	hostSampler      hoststats.Sampler
+	logger            hclog.Logger
+	config            Config
+	dataDirectory     *dataDirectory
+	directoryIdentity *directoryIdentity // nil if the state is ephemeral
+	host              fingerprint.Host
+	store             *store.Store // nil after Close
+	scheduler         *scheduler.Scheduler
+	allocSync         *localnode.AllocSync
+	node              *localnode.Node
+	identities        *identity.Issuer
+	taskAPI           *taskapi.Listener
+	orphanCleaner     *orphans.Cleaner
+	helperProcesses   *helperProcesses
+	outputLosses      *outputLosses
+	processRetention  *processRetention
+	plugins           *plugins
+	networks          *network.Manager
+	users             hooks.UserPool // nil if tasks get no users
+	taskFiles         taskfiles.Files
+	traces            *otlp.Exporter // nil if no traces are exported
+	hostSampler       hoststats.Sampler
 
 	mu         sync.Mutex
 	nodeRunner *noderunner.Runner // nil before Run
@@ -522,6 +526,7 @@ func (a *Agent) Close() error {
 	if !a.dataDirectory.temporary {
 		if ended {
 			errs = append(errs, a.helperProcesses.sockets.remove())
+			a.directoryIdentity.remove()
 		}
 		errs = append(errs, a.dataDirectory.unmountAllocDirs(ended))
 	}

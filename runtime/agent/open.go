@@ -56,8 +56,19 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
+	if !a.dataDirectory.ephemeralState {
+		a.directoryIdentity, err = openIdentity(a.dataDirectory, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, a.logger)
+		if err != nil {
+			return err
+		}
+	}
 	if err := a.helperProcesses.start(ctx); err != nil {
 		return err
+	}
+	if a.directoryIdentity != nil {
+		if err := a.directoryIdentity.publish(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
+			a.logger.Error("a copy of the data directory can take its tasks", "error", err)
+		}
 	}
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)

@@ -98,6 +98,17 @@ func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.C
 	return remaining
 }
 
+// tasksMayRun reports whether tasks may run according to the state.
+func (r *processRetention) tasksMayRun() bool {
+	state := r.store.Snapshot()
+	for _, alloc := range state.Allocations(nil, "") {
+		if !state.AllocationEnded(alloc.ID) {
+			return true
+		}
+	}
+	return r.remainingByState().taskMayRun
+}
+
 // remainingByState returns the processes that must continue according to the state.
 func (r *processRetention) remainingByState() *remainingProcesses {
 	remaining := new(remainingProcesses)

@@ -61,6 +61,7 @@ type options struct {
 	logLocation      bool
 	printSystemdUnit bool
 	endUnknown       bool
+	claimTasks       bool
 }
 
 // NewCommand returns the command "agent".
@@ -97,6 +98,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.claimTasks, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
 	f.BoolVar(&o.endUnknown, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	return cmd
@@ -125,7 +127,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TracesAndMetrics(c, logger)
-	open.OTLP, open.EndUnknown = traces, o.endUnknown
+	open.OTLP, open.EndUnknown, open.ClaimTasks = traces, o.endUnknown, o.claimTasks
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {

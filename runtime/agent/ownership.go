@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// ErrCopy means that the data directory is a copy of another one, which owns the running tasks.
+var ErrCopy = errors.New("data directory is a copy")
+
+// ownerRecordName is the name of the record that identifies the data directory to which the state belongs.
+const ownerRecordName = "directory_owner"
+
+// directoryOwner identifies the data directory that owns the tasks of a state. It is stored as JSON, in the state and in a file
+// outside of the data directory.
+type directoryOwner struct {
+	ID     string     `json:"id"`   // random, of the state; a copy of the directory has the same
+	Boot   string     `json:"boot"` // see bootKey
+	Device uint64     `json:"device"`
+	Inode  uint64     `json:"inode"`
+	Path   string     `json:"path"`   // for messages: a renamed directory is the same one
+	Keeper process.ID `json:"keeper"` // keeper of the directory when its last agent started
+	Agent  process.ID `json:"agent"`  // last agent of the directory
+}
+
+// isSameDirectory reports whether two records are about the same directory. Device numbers are valid during one boot.
+func (o *directoryOwner) isSameDirectory(other *directoryOwner) bool {
+	return o.Boot == other.Boot && o.Device == other.Device && o.Inode == other.Inode
+}
+
+// hasKeeper reports whether a running keeper is the recorded one.
+func (o *directoryOwner) hasKeeper(k process.ID) bool { return k != process.ID{} && k == o.Keeper }
+
+// ownershipFacts is what decides whether a data directory owns the tasks of its state.
+type ownershipFacts struct {
+	directory   directoryOwner  // the directory now; ID and Agent are not set, Keeper is the zero value if no keeper runs in it
+	recorded    *directoryOwner // the record in the state; nil if there is none
+	other       *directoryOwner // another directory of this boot with the same ID, whose agent or keeper runs; nil if there is none
+	otherAgent  bool            // the agent of other runs
+	tasksMayRun bool            // according to the state
+	claim       bool            // the operator orders that the directory becomes the owner
+}
+
+// ownership is the relation of a data directory to the tasks of its state.
+type ownership int
+
+const (
+	ownsTasks ownership = iota // the directory owns the tasks
+	ownsNone                   // the directory is a copy without tasks, and becomes the owner of its state under a new id
+	isCopy                     // the directory is a copy, and the tasks belong to another directory
+)
+
+// decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs,
+// and disks can have been replaced, so that the first directory with an id that starts is the owner.
+func decideOwnership(f ownershipFacts) ownership {
+	original := f.recorded == nil || f.recorded.Boot != f.directory.Boot ||
+		f.recorded.isSameDirectory(&f.directory) || f.recorded.hasKeeper(f.directory.Keeper) // the device can have got another number
+	switch {
+	case original && f.other == nil:
+		return ownsTasks
+	case !f.tasksMayRun:
+		return ownsNone
+	case f.claim && !f.otherAgent:
+		return ownsTasks
+	}
+	return isCopy
+}
+
+// directoryIdentity identifies the data directory of an agent. Only a directory with a permanent state has one.
+type directoryIdentity struct {
+	store  *store.Store
+	logger hclog.Logger
+	owner  directoryOwner
+}
+
+// openIdentity checks that the data directory owns the tasks of its state, before the agent uses any process. The error is
+// ErrCopy if it does not.
+func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, logger hclog.Logger) (*directoryIdentity, error) {
+	i := &directoryIdentity{store: s, logger: logger}
+	facts := ownershipFacts{tasksMayRun: tasksMayRun, claim: claim}
+	var err error
+	if facts.directory, err = identifyDirectory(d.path); err != nil {
+		return nil, err
+	}
+	i.owner = facts.directory
+	if facts.recorded, err = i.read(); err != nil {
+		logger.Warn("the record of the data directory is lost; the directory counts as the owner of the tasks in its state", "error", err)
+	}
+	if facts.recorded != nil {
+		i.owner.ID = facts.recorded.ID
+		facts.other, facts.otherAgent = findOtherOwner(&i.owner)
+	}
+	switch decideOwnership(facts) {
+	case isCopy:
+		return nil, copyError(d.path, facts)
+	case ownsNone:
+		i.owner.ID = ""
+	}
+	if i.owner.ID == "" {
+		i.owner.ID = uuid.NewString()
+	}
+	return i, nil
+}
+
+// identifyDirectory returns the present identity of a directory.
+func identifyDirectory(path string) (o directoryOwner, err error) {
+	o.Path = path
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return o, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	o.Device, o.Inode = uint64(st.Dev), st.Ino
+	if o.Boot, err = bootKey(); err != nil {
+		return o, fmt.Errorf("identify data directory: %w", err)
+	}
+	dir, err := keeper.OpenDirectory(path)
+	if err != nil {
+		return o, fmt.Errorf("identify data directory: %w", err)
+	}
+	defer dir.Close()
+	o.Keeper, _, err = dir.Keeper()
+	return o, err
+}
+
+// bootKey identifies the boot of the machine, or the start of the container: the processes of an earlier container have ended, and its
+// file system can have another device number.
+func bootKey() (string, error) {
+	boot, err := process.BootID()
+	if err != nil {
+		return "", err
+	}
+	first, err := process.LookupID(1)
+	if err != nil {
+		return boot, nil // /proc shows only the processes of this user
+	}
+	return boot + " " + strconv.FormatUint(first.StartTime, 10), nil
+}
+
+func (i *directoryIdentity) read() (*directoryOwner, error) {
+	text := ""
+	known, err := i.store.Snapshot().Meta(ownerRecordName, &text)
+	if err != nil || !known {
+		return nil, err
+	}
+	o := new(directoryOwner)
+	if err := json.Unmarshal([]byte(text), o); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// publish records that the directory owns the tasks of its state, with its keeper.
+func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.ID) error {
+	i.owner.Keeper = keeperProcess
+	var err error
+	if i.owner.Agent, err = process.LookupID(os.Getpid()); err != nil {
+		return err
+	}
+	text, err := json.Marshal(&i.owner)
+	if err != nil {
+		return err
+	}
+	_, err = i.store.Update(ctx, func(tx *store.Txn) error {
+		tx.PutMeta(ownerRecordName, string(text))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("record the owner of the state: %w", err)
+	}
+	if err := writeOwnerFile(i.owner.ID, text); err != nil {
+		i.logger.Warn("after a reboot, a copy of the data directory can start beside this one", "error", err)
+	}
+	return nil
+}
+
+// remove removes the file of the directory outside of it, when no process is left.
+func (i *directoryIdentity) remove() {
+	if i == nil {
+		return
+	}
+	for _, base := range shortSocketDirs() {
+		for _, dir := range findOwnedDirs(base) {
+			_ = os.Remove(filepath.Join(dir, ownerFileName(i.owner.ID))) // the file has no effect when its processes have ended
+		}
+	}
+}
+
+func ownerFileName(id string) string { return "owner-" + id }
+
+// writeOwnerFile writes the owner of an id into the first usable directory for run-time files of this user.
+func writeOwnerFile(id string, text []byte) error {
+	var errs []error
+	for _, base := range shortSocketDirs() {
+		dir, err := makeOwnedDir(base, 0o700)
+		if err == nil {
+			path := filepath.Join(dir, ownerFileName(id))
+			if err = os.WriteFile(path+".new", text, 0o600); err == nil {
+				err = os.Rename(path+".new", path)
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// findOtherOwner returns the owner of an id if it is another directory whose agent or keeper runs.
+func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
+	for _, base := range shortSocketDirs() {
+		for _, dir := range findOwnedDirs(base) {
+			text, err := os.ReadFile(filepath.Join(dir, ownerFileName(self.ID)))
+			o := new(directoryOwner)
+			if err != nil || json.Unmarshal(text, o) != nil || o.Boot != self.Boot || o.isSameDirectory(self) || o.hasKeeper(self.Keeper) {
+				continue
+			}
+			if agentRuns := o.Agent.Alive(); agentRuns || o.Keeper.Alive() {
+				return o, agentRuns
+			}
+		}
+	}
+	return nil, false
+}
+
+// copyError returns the error for a directory that is a copy.
+func copyError(path string, f ownershipFacts) error {
+	original := f.recorded
+	if f.other != nil {
+		original = f.other
+	}
+	text := "its state belongs to " + original.Path + ", whose tasks may run. Nothing was taken over or ended"
+	if f.otherAgent {
+		return fmt.Errorf("%s: %w: %s. The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", path, ErrCopy, text, f.other.Agent.PID)
+	}
+	return fmt.Errorf("%s: %w: %s. If no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks", path, ErrCopy, text)
+}

@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func TestDecideOwnership(t *testing.T) {
+	at := func(boot string, device, inode uint64) directoryOwner {
+		return directoryOwner{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: process.ID{PID: 7, StartTime: 8}}
+	}
+	here, recorded, elsewhere := at("b", 1, 2), at("b", 1, 2), at("b", 1, 3)
+	moved := here
+	moved.Keeper = process.ID{PID: 9}
+	renumbered := at("b", 4, 2)
+	rebooted := at("a", 5, 6)
+	for name, c := range map[string]struct {
+		facts ownershipFacts
+		want  ownership
+	}{
+		"a new state":        {ownershipFacts{directory: here, tasksMayRun: true}, ownsTasks},
+		"the same directory": {ownershipFacts{directory: moved, recorded: &recorded, tasksMayRun: true}, ownsTasks},
+		"another device number, and the same keeper": {ownershipFacts{directory: renumbered, recorded: &recorded, tasksMayRun: true}, ownsTasks},
+		"after a reboot": {ownershipFacts{directory: here, recorded: &rebooted, tasksMayRun: true}, ownsTasks},
+		"after a reboot, another directory was first": {ownershipFacts{directory: here, recorded: &rebooted, other: &elsewhere, tasksMayRun: true}, isCopy},
+		"a copy":                       {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true}, isCopy},
+		"a copy without tasks":         {ownershipFacts{directory: moved, recorded: &elsewhere}, ownsNone},
+		"a copy that claims the tasks": {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true, claim: true}, ownsTasks},
+		"a copy that claims the tasks of a running agent": {ownershipFacts{directory: moved, recorded: &elsewhere, other: &elsewhere, otherAgent: true, tasksMayRun: true, claim: true}, isCopy},
+		"the original, whose tasks a copy has claimed":    {ownershipFacts{directory: here, recorded: &recorded, other: &elsewhere, tasksMayRun: true}, isCopy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := decideOwnership(c.facts); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// A copy of a state says which directory owns its tasks, and becomes the owner by an order, but not while the agent of the
+// original runs. A renamed directory is the same one.
+func TestCopiedStateIsNoOwner(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	base := t.TempDir()
+	original, copied := filepath.Join(base, "original"), filepath.Join(base, "copied")
+	open := func(dir string, claim bool) (*directoryIdentity, error) {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s := openTestStore(t, filepath.Join(dir, store.FileName))
+		i, err := openIdentity(&dataDirectory{path: dir}, s, true, claim, hclog.NewNullLogger())
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		t.Cleanup(func() { s.Close() })
+		return i, nil
+	}
+	closeStore := func(i *directoryIdentity) {
+		t.Helper()
+		if err := i.store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := open(original, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(first.remove)
+	ended := process.ID{PID: 1 << 30}
+	if err := first.publish(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(first)
+	text, err := os.ReadFile(filepath.Join(original, store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(copied, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, store.FileName), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(copied, true); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "belongs to "+original) || strings.Contains(err.Error(), "-claim-tasks") {
+		t.Errorf("a copy, while the agent of the original runs: %v", err)
+	}
+	first.remove() // as if the agent had ended
+	if _, err := open(copied, false); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "-claim-tasks") {
+		t.Errorf("a copy: %v", err)
+	}
+	renamed := filepath.Join(base, "renamed")
+	if err := os.Rename(original, renamed); err != nil {
+		t.Fatal(err)
+	}
+	again, err := open(renamed, false)
+	if err != nil || again.owner.ID != first.owner.ID {
+		t.Errorf("the renamed original: %+v, %v", again, err)
+	}
+	claimed, err := open(copied, true)
+	if err != nil || claimed.owner.ID != first.owner.ID {
+		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
+	}
+	if err := claimed.publish(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(again)
+	if _, err := open(renamed, false); !errors.Is(err, ErrCopy) {
+		t.Errorf("the original, whose tasks a running agent has claimed: %v", err)
+	}
+}
