@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -87,70 +89,87 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 	}
 }
 
+// createEnv is the environment variable that makes TestCreateUntilKilled create a volume. Its value is the directory of the state and,
+// after a colon, the directory of the plugins.
+const createEnv = "VOLUMES_TEST_CREATE"
+
+// TestCreateUntilKilled is the agent of TestProcessesOfInterruptedCallAreKilled that is killed during a call.
+func TestCreateUntilKilled(t *testing.T) {
+	dir, pluginDir, found := strings.Cut(os.Getenv(createEnv), ":")
+	if !found {
+		t.Skip("another test starts it as a process")
+	}
+	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Config{Store: s, NodeID: "n", Dir: dir, PluginDir: pluginDir, IsConfigured: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
+	m.Restore(t.Context())
+	t.Fatal(m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
+}
+
 // A process that a plugin has started is killed before the next agent repeats the call during which the first agent has died. A
 // process that a completed call has left running is not.
 func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
-	m := withPlugin(t, `sleep 1000 >/dev/null 2>&1 & echo $! >>$DHV_PLUGIN_DIR/pids; echo '{"path": "'$DHV_PLUGIN_DIR'"}'`)
-	v := m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
-	var pids []int
-	started := func() int {
+	m := withPlugin(t, `sleep 1000 >/dev/null 2>&1 &
+echo $! >>$DHV_PLUGIN_DIR/.pids
+if [ -e $DHV_PLUGIN_DIR/.completes ]; then echo '{"path": "'$DHV_PLUGIN_DIR'"}'; else wait; fi`)
+	dir := filepath.Dir(m.config.Dir)
+	if err := m.config.Store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// waitStarted returns the process that the plugin has started in its nth call.
+	waitStarted := func(n int) int {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(m.config.PluginDir, "pids"))
-		if err != nil {
-			t.Fatal(err)
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			text, _ := os.ReadFile(filepath.Join(m.config.PluginDir, ".pids")) // the file is missing before the first call
+			if lines := strings.Fields(string(text)); len(lines) >= n && strings.HasSuffix(string(text), "\n") {
+				pid, err := strconv.Atoi(lines[n-1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+				return pid
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the plugin was not called %d times", n)
+			}
 		}
-		lines := strings.Fields(string(text))
-		pid, err := strconv.Atoi(lines[len(lines)-1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		pids = append(pids, pid)
-		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
-		return pid
 	}
 	running := func(pid int) bool {
 		stat, err := process.ReadStat(pid)
 		return err == nil && !stat.Ended()
 	}
-	completed := started()
 
-	// The agent dies during the next call: the plugin has started its process, and no result is stored.
-	p, err := m.plugin("p")
-	if err != nil {
+	agent := exec.Command("/proc/self/exe", "-test.run=^TestCreateUntilKilled$")
+	agent.Env = append(os.Environ(), createEnv+"="+dir+":"+m.config.PluginDir)
+	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	interrupted := p.(*external)
-	variable, err := interrupted.calls.begin(t.Context())
-	if err != nil {
+	interrupted := waitStarted(1)
+	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := interrupted.run(t.Context(), "create", []string{variable}); err != nil {
+	_ = agent.Wait() // it was killed
+	if !running(interrupted) {
+		t.Fatal("the process of the plugin has ended with the agent")
+	}
+	if err := os.WriteFile(filepath.Join(m.config.PluginDir, ".completes"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pid := started()
-	m.write(func(tx *store.Txn) {
-		pending := *m.stored(v.ID)
-		pending.Pending = state.HostVolumeCreate
-		tx.PutHostVolume(&pending)
-	})
-	if !running(pid) {
-		t.Fatal("the process of the call has ended")
+	var err error
+	if m.config.Store, err = store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { m.config.Store.Close() })
 	m.nextAgent()
-	if running(pid) {
+	if running(interrupted) {
 		t.Error("the process of the interrupted call runs beside the repeated call")
 	}
-	if !running(completed) {
-		t.Error("the process of the completed call was killed")
-	}
-	if again := started(); again == pid || m.stored(v.ID).Pending != "" {
-		t.Errorf("the call was not repeated: %+v", m.stored(v.ID))
-	}
+	repeated := waitStarted(2)
 	m.nextAgent()
-	for i, pid := range pids {
-		if i != 1 && !running(pid) {
-			t.Errorf("process %d of a completed call was killed by the agent after the next", i)
-		}
+	if waitStarted(3); !running(repeated) {
+		t.Error("the process of the completed call was killed")
 	}
 }
 
