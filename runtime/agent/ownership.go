@@ -181,7 +181,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 	if err != nil {
 		return fmt.Errorf("record the owner of the state: %w", err)
 	}
-	if err := writeOwnerFile(i.owner.ID, text); err != nil {
+	if err := writeOwnerFile(&i.owner, text); err != nil {
 		i.logger.Warn("after a reboot, a copy of the data directory can start beside this one", "error", err)
 	}
 	return nil
@@ -194,20 +194,24 @@ func (i *directoryIdentity) remove() {
 	}
 	for _, base := range shortSocketDirs() {
 		for _, dir := range findOwnedDirs(base) {
-			_ = os.Remove(filepath.Join(dir, ownerFileName(i.owner.ID))) // the file has no effect when its processes have ended
+			_ = os.Remove(filepath.Join(dir, ownerFileName(&i.owner))) // the file has no effect when its processes have ended
 		}
 	}
 }
 
-func ownerFileName(id string) string { return "owner-" + id }
+const ownerFilePrefix = "owner-"
 
-// writeOwnerFile writes the owner of an id into the first usable directory for run-time files of this user.
-func writeOwnerFile(id string, text []byte) error {
+// ownerFileName returns the name of the file of a data directory, which does not depend on the id: after the loss of the state, the
+// directory has another id, and the file is replaced.
+func ownerFileName(o *directoryOwner) string { return ownerFilePrefix + hashFileID(o.Device, o.Inode) }
+
+// writeOwnerFile writes the file of a data directory into the first usable directory for run-time files of this user.
+func writeOwnerFile(o *directoryOwner, text []byte) error {
 	var errs []error
 	for _, base := range shortSocketDirs() {
 		dir, err := makeOwnedDir(base, 0o700)
 		if err == nil {
-			path := filepath.Join(dir, ownerFileName(id))
+			path := filepath.Join(dir, ownerFileName(o))
 			if err = os.WriteFile(path+".new", text, 0o600); err == nil {
 				err = os.Rename(path+".new", path)
 			}
@@ -220,17 +224,23 @@ func writeOwnerFile(id string, text []byte) error {
 	return errors.Join(errs...)
 }
 
-// findOtherOwner returns the owner of an id if it is another directory whose agent or keeper runs.
+// findOtherOwner returns another directory with the same id whose agent or keeper runs.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
 	for _, base := range shortSocketDirs() {
 		for _, dir := range findOwnedDirs(base) {
-			text, err := os.ReadFile(filepath.Join(dir, ownerFileName(self.ID)))
-			o := new(directoryOwner)
-			if err != nil || json.Unmarshal(text, o) != nil || o.Boot != self.Boot || o.isSameDirectory(self) || o.hasKeeper(self.Keeper) {
-				continue
+			names, err := filepath.Glob(filepath.Join(dir, ownerFilePrefix+"*"))
+			if err != nil {
+				continue // the path of the directory is no valid pattern
 			}
-			if agentRuns := o.Agent.Alive(); agentRuns || o.Keeper.Alive() {
-				return o, agentRuns
+			for _, name := range names {
+				text, err := os.ReadFile(name)
+				o := new(directoryOwner)
+				if err != nil || json.Unmarshal(text, o) != nil || o.ID != self.ID || o.Boot != self.Boot || o.isSameDirectory(self) || o.hasKeeper(self.Keeper) {
+					continue
+				}
+				if agentRuns := o.Agent.Alive(); agentRuns || o.Keeper.Alive() {
+					return o, agentRuns
+				}
 			}
 		}
 	}

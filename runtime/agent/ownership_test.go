@@ -109,6 +109,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil || claimed.owner.ID != first.owner.ID {
 		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
 	}
+	t.Cleanup(claimed.remove)
 	if err := claimed.publish(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
