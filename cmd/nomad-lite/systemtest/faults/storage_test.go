@@ -93,7 +93,7 @@ func testDamagedState(t *testing.T, d stateDamage) {
 	if isLost := strings.Contains(n.readLog(), unknown); !isLost && d.losesState {
 		t.Errorf("the agent does not say that the tasks are unknown")
 	} else if isLost {
-		n.agent.Kill()
+		n.agent.End("leave")
 		n.startAgent()
 		n.awaitRegistration()
 		if now := n.taskProcesses(); !slices.Equal(now, before) {
