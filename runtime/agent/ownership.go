@@ -253,9 +253,9 @@ func copyError(path string, f ownershipFacts) error {
 	if f.other != nil {
 		original = f.other
 	}
-	text := "its state belongs to " + original.Path + ", whose tasks may run. Nothing was taken over or ended"
+	text := "its state belongs to " + original.Path + ", whose tasks may run. Nothing was taken over or ended. To see the state: nomad-lite operator state inspect " + path
 	if f.otherAgent {
-		return fmt.Errorf("%s: %w: %s. The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", path, ErrCopy, text, f.other.Agent.PID)
+		return fmt.Errorf("%s: %w: %s\nThe agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", path, ErrCopy, text, f.other.Agent.PID)
 	}
-	return fmt.Errorf("%s: %w: %s. If no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks", path, ErrCopy, text)
+	return fmt.Errorf("%s: %w: %s\nIf no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks", path, ErrCopy, text)
 }
