@@ -21,14 +21,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookKeyRecordName is the name of the record that has the key for signing capability tokens of hooks.
-const hookKeyRecordName = "hook_key"
-
 // loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
 // if the stored one was unreadable and was moved into the quarantine.
 func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	var storedKey state.HookKey
-	known, err := s.Snapshot().Meta(hookKeyRecordName, &storedKey)
+	known, err := s.Snapshot().Meta(state.HookKeyName, &storedKey)
 	if err == nil && known {
 		return hookhost.Key(storedKey), nil
 	}
@@ -38,7 +35,7 @@ func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(hookKeyRecordName, key)
+		tx.PutMeta(state.HookKeyName, state.HookKey(key))
 		return nil
 	})
 	if err != nil {
@@ -135,9 +132,6 @@ func attachmentFault(at model.HookAttachment, err error) model.UnsupportedPart {
 	return model.UnsupportedPart{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
-// pendingCleanupPrefix is the prefix of the names of records that have pending cleanups of hooks.
-const pendingCleanupPrefix = "hook_debt/"
-
 // cleanupStore stores the pending cleanups of hooks in the state.
 type cleanupStore struct {
 	store  *store.Store
@@ -147,12 +141,13 @@ type cleanupStore struct {
 // List implements hookplugin.CleanupStore.
 func (d cleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := d.store.Snapshot()
-	for _, name := range snapshot.MetaKeys(pendingCleanupPrefix) {
-		var cleanup state.PendingCleanup
-		known, err := snapshot.Meta(name, &cleanup)
+	for _, name := range snapshot.MetaKeys(state.CleanupPrefix) {
+		var record state.CleanupRecord
+		known, err := snapshot.Meta(name, &record)
 		if err != nil || !known {
 			continue // the record is unreadable and the store quarantines it, or it was deleted meanwhile
 		}
+		cleanup := record.PendingCleanup()
 		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.Until) {
 			list = append(list, cleanup)
 			continue
@@ -176,10 +171,10 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 // the next call of List repeats it with a later end.
 func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		if known, err := tx.Meta(name, new(state.PendingCleanup)); err != nil || !known {
+		if known, err := tx.Meta(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
 		}
-		tx.PutMeta(name, cleanup)
+		tx.PutMeta(name, state.NewCleanupRecord(cleanup))
 		return nil
 	})
 	if err != nil {
@@ -190,7 +185,7 @@ func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
 // Put implements hookplugin.CleanupStore.
 func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pendingCleanupPrefix+cleanup.ID(), cleanup)
+		tx.PutMeta(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
 		return nil
 	})
 	return err
@@ -199,7 +194,7 @@ func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 // Delete implements hookplugin.CleanupStore.
 func (d cleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(pendingCleanupPrefix + cleanup.ID())
+		tx.DeleteMeta(state.CleanupPrefix + cleanup.ID())
 		return nil
 	})
 	return err

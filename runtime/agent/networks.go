@@ -8,9 +8,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// networkPrefix is the prefix of the names of records that have networks of allocations.
-const networkPrefix = "network/"
-
 // networkStore stores the networks of allocations in the state.
 type networkStore struct{ store *store.Store }
 
@@ -18,7 +15,7 @@ var _ network.Store = networkStore{}
 
 // Networks implements network.Store.
 func (n networkStore) Networks() (list []state.AllocNetwork) {
-	for _, name := range n.store.Snapshot().MetaKeys(networkPrefix) {
+	for _, name := range n.store.Snapshot().MetaKeys(state.NetworkPrefix) {
 		if record := n.read(name); record != nil {
 			list = append(list, *record)
 		}
@@ -28,22 +25,22 @@ func (n networkStore) Networks() (list []state.AllocNetwork) {
 
 // Network implements network.Store.
 func (n networkStore) Network(allocID string) *state.AllocNetwork {
-	return n.read(networkPrefix + allocID)
+	return n.read(state.NetworkPrefix + allocID)
 }
 
 // read returns nil also for an unreadable record, which the store quarantines.
 func (n networkStore) read(name string) *state.AllocNetwork {
-	record := new(state.AllocNetwork)
-	if known, err := n.store.Snapshot().Meta(name, record); err != nil || !known {
+	var record state.NetworkRecord
+	if known, err := n.store.Snapshot().Meta(name, &record); err != nil || !known {
 		return nil
 	}
-	return record
+	return new(record.AllocNetwork())
 }
 
 // PutNetwork implements network.Store.
 func (n networkStore) PutNetwork(record state.AllocNetwork) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(networkPrefix+record.AllocID, record)
+		tx.PutMeta(state.NetworkPrefix+record.AllocID, state.NewNetworkRecord(record))
 		return nil
 	})
 	return err
@@ -52,7 +49,7 @@ func (n networkStore) PutNetwork(record state.AllocNetwork) error {
 // DeleteNetwork implements network.Store.
 func (n networkStore) DeleteNetwork(allocID string) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(networkPrefix + allocID)
+		tx.DeleteMeta(state.NetworkPrefix + allocID)
 		return nil
 	})
 	return err

@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
 )
@@ -97,7 +98,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupPrefix, identity.RecordPrefix}, TemporaryKeys: d.ephemeralState}
+	config := store.Config{Path: d.statePath(), Logger: logger, TemporaryKeys: d.ephemeralState}
 	if d.ephemeralState {
 		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old state: %w", err)
@@ -143,9 +144,6 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 	return hostport.Free(p.Port, a.host.OtherAddresses()...)
 }
 
-// bootIDRecordName is the name of the record that has the boot id of the machine during the last agent.
-const bootIDRecordName = "boot_id"
-
 // detectReboot reports whether the machine was booted since the last agent ran.
 func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error) {
 	now, err := process.BootID()
@@ -154,12 +152,12 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error
 		return false, nil
 	}
 	before := ""
-	known, err := s.Snapshot().Meta(bootIDRecordName, &before)
+	known, err := s.Snapshot().Meta(state.BootIDName, &before)
 	if err == nil && known && before == now {
 		return false, nil
 	}
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(bootIDRecordName, now)
+		tx.PutMeta(state.BootIDName, now)
 		return nil
 	})
 	if err != nil {

@@ -16,14 +16,12 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // ErrCopy means that the data directory is a copy of another one, which owns the running tasks.
 var ErrCopy = errors.New("data directory is a copy")
-
-// ownerRecordName is the name of the record that identifies the data directory to which the state belongs.
-const ownerRecordName = "directory_owner"
 
 // directoryOwner identifies the data directory that owns the tasks of a state. It is stored as JSON, in the state and in a file
 // outside of the data directory.
@@ -152,7 +150,7 @@ func bootKey() (string, error) {
 
 func (i *directoryIdentity) read() (*directoryOwner, error) {
 	text := ""
-	known, err := i.store.Snapshot().Meta(ownerRecordName, &text)
+	known, err := i.store.Snapshot().Meta(state.DirectoryOwnerName, &text)
 	if err != nil || !known {
 		return nil, err
 	}
@@ -175,7 +173,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 		return err
 	}
 	_, err = i.store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutMeta(ownerRecordName, string(text))
+		tx.PutMeta(state.DirectoryOwnerName, string(text))
 		return nil
 	})
 	if err != nil {

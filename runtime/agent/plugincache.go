@@ -26,20 +26,17 @@ type pluginCache interface {
 	save([]state.PluginInfo) error
 }
 
-// pluginInfoRecordName is the name of the record that has an agent's plugin descriptions.
-const pluginInfoRecordName = "plugins_known"
-
 // storeCache is a pluginCache in the state file of an agent.
 type storeCache struct{ store *store.Store }
 
 func (c storeCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().Meta(pluginInfoRecordName, &infos)
+	_, err = c.store.Snapshot().Meta(state.PluginInfoName, &infos)
 	return infos, err
 }
 
 func (c storeCache) save(infos []state.PluginInfo) error {
 	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginInfoRecordName, infos)
+		tx.PutMeta(state.PluginInfoName, infos)
 		return nil
 	})
 	return err
@@ -126,7 +123,7 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	c := &cachedPlugins{infos: infos, logger: logger, hashes: make(map[catalog.FileStat]fileHash)}
 	for _, info := range infos {
 		if info.SHA256 != "" && info.File.ChangeTime != 0 {
-			c.hashes[info.File] = fileHash{sum: info.SHA256}
+			c.hashes[info.File.FileStat()] = fileHash{sum: info.SHA256}
 		}
 	}
 	return c
@@ -191,7 +188,7 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 		Path:      p.Path,
 	}
 	if hash, ok := c.hashFile(p.Path, p.ProgramID.File); ok {
-		info.SHA256, info.File = hash.sum, p.ProgramID.File
+		info.SHA256, info.File = hash.sum, state.FileRecord(p.ProgramID.File)
 		if hash.changedRecently {
 			info.File.ChangeTime = 0
 		}

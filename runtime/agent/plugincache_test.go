@@ -188,18 +188,18 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPlugins(c.path, false)
 	program := k.plugins.Plugins()[0].ProgramID
-	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: program.File}
+	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: state.FileRecord(program.File)}
 	for _, test := range []struct {
 		name   string
-		change func(*catalog.FileStat)
+		change func(*state.FileRecord)
 		known  bool
 	}{
-		{"the same metadata", func(*catalog.FileStat) {}, true},
-		{"other device", func(f *catalog.FileStat) { f.Device++ }, false},
-		{"other inode", func(f *catalog.FileStat) { f.Inode++ }, false},
-		{"other mtime", func(f *catalog.FileStat) { f.ModTime++ }, false},
-		{"other ctime", func(f *catalog.FileStat) { f.ChangeTime++ }, false},
-		{"hashed just after a change", func(f *catalog.FileStat) { f.ChangeTime = 0 }, false},
+		{"the same metadata", func(*state.FileRecord) {}, true},
+		{"other device", func(f *state.FileRecord) { f.Device++ }, false},
+		{"other inode", func(f *state.FileRecord) { f.Inode++ }, false},
+		{"other mtime", func(f *state.FileRecord) { f.ModTime++ }, false},
+		{"other ctime", func(f *state.FileRecord) { f.ChangeTime++ }, false},
+		{"hashed just after a change", func(f *state.FileRecord) { f.ChangeTime = 0 }, false},
 	} {
 		cached := info
 		test.change(&cached.File)

@@ -2,15 +2,13 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"strings"
 
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
-
-// pluginRecordPrefix is the prefix of the names of records of running plugins.
-const pluginRecordPrefix = "plugin/"
 
 // pluginRecords stores in the state the addresses and pids by which the next agent reattaches to
 // running plugins.
@@ -18,15 +16,22 @@ type pluginRecords struct{ store *store.Store }
 
 var _ supervisor.RecordStore = pluginRecords{}
 
-// pluginRecord is a supervisor.Record that is checked when it is read from the state.
-type pluginRecord supervisor.Record
-
-// CheckRecord is called by [store.Reader.Meta] after a record was decoded.
-func (r *pluginRecord) CheckRecord() error {
-	if r.Pid == 0 || r.Addr == "" {
-		return errors.New("the record of a plugin process lacks its pid or its address")
+// newPluginProcess returns the record in the state of a supervisor's record.
+func newPluginProcess(r supervisor.Record) *state.PluginProcess {
+	return &state.PluginProcess{
+		Protocol: r.Protocol, Network: r.Network, Addr: r.Addr, PID: r.Pid, StartTime: r.StartTime, BootID: r.BootID, Streams: r.Streams,
+		Identity: r.Identity, Type: r.Serves.Type, Name: r.Serves.Name,
 	}
-	return nil
+}
+
+// supervisorRecord returns the supervisor's record of a record in the state.
+func supervisorRecord(p state.PluginProcess) supervisor.Record {
+	return supervisor.Record{
+		ReattachConfig: launch.ReattachConfig{
+			Protocol: p.Protocol, Network: p.Network, Addr: p.Addr, Pid: p.PID, StartTime: p.StartTime, BootID: p.BootID, Streams: p.Streams,
+		},
+		Identity: p.Identity, Serves: supervisor.PluginKey{Type: p.Type, Name: p.Name},
+	}
 }
 
 // Plugins implements supervisor.RecordStore. The store quarantines an unreadable record; then the
@@ -34,10 +39,10 @@ func (r *pluginRecord) CheckRecord() error {
 func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
-	for _, name := range snapshot.MetaKeys(pluginRecordPrefix) {
-		var r pluginRecord
-		if known, err := snapshot.Meta(name, &r); err == nil && known {
-			all[strings.TrimPrefix(name, pluginRecordPrefix)] = supervisor.Record(r)
+	for _, name := range snapshot.MetaKeys(state.PluginProcessPrefix) {
+		var process state.PluginProcess
+		if known, err := snapshot.Meta(name, &process); err == nil && known {
+			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = supervisorRecord(process)
 		}
 	}
 	return all, nil
@@ -46,7 +51,7 @@ func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 // PutPlugin implements supervisor.RecordStore.
 func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginRecordPrefix+key, r)
+		tx.PutMeta(state.PluginProcessPrefix+key, newPluginProcess(r))
 		return nil
 	})
 	return err
@@ -55,7 +60,7 @@ func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
 // DeletePlugin implements supervisor.RecordStore.
 func (p pluginRecords) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(pluginRecordPrefix + key)
+		tx.DeleteMeta(state.PluginProcessPrefix + key)
 		return nil
 	})
 	return err

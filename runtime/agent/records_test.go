@@ -95,17 +95,17 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		content any
 		read    func(*testing.T, *store.Store)
 	}{
-		{"pending cleanup", pendingCleanupPrefix + "x", "text", func(t *testing.T, s *store.Store) {
+		{"pending cleanup", state.CleanupPrefix + "x", "text", func(t *testing.T, s *store.Store) {
 			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
-		{"pending cleanup without a request", pendingCleanupPrefix + "x", map[string]string{"Hook": "h", "AllocID": "a"}, func(t *testing.T, s *store.Store) {
+		{"pending cleanup without a request", state.CleanupPrefix + "x", map[string]string{"hook": "h", "alloc_id": "a"}, func(t *testing.T, s *store.Store) {
 			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
-		{"hook key", hookKeyRecordName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+		{"hook key", state.HookKeyName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
 			key, err := loadHookKey(s, logger)
 			if err != nil || len(key) != state.HookKeySize {
 				t.Errorf("key %v, %v", key, err)
@@ -114,26 +114,26 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 				t.Error("the new key does not stay")
 			}
 		}},
-		{"short hook key", hookKeyRecordName, []byte("short"), func(t *testing.T, s *store.Store) { _, _ = loadHookKey(s, logger) }},
-		{"allocation that is being removed", store.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
+		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { _, _ = loadHookKey(s, logger) }},
+		{"allocation that is being removed", state.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
 			if allocs := s.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", store.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().PendingRemovals() }},
-		{"plugin process", pluginRecordPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
+		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().PendingRemovals() }},
+		{"plugin process", state.PluginProcessPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
 			if all, err := (pluginRecords{s}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
-		{"plugin process without a pid", pluginRecordPrefix + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginRecords{s}).Plugins() }},
+		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginRecords{s}).Plugins() }},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHooks("a") }},
-		{"known plugins", pluginInfoRecordName, "text", func(t *testing.T, s *store.Store) {
+		{"known plugins", state.PluginInfoName, "text", func(t *testing.T, s *store.Store) {
 			if cached := loadCachedPlugins(storeCache{s}, logger); len(cached.infos) > 0 {
 				t.Errorf("cached: %v", cached.infos)
 			}
 		}},
-		{"boot", bootIDRecordName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+		{"boot", state.BootIDName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
 			if rebooted, err := detectReboot(s, logger); err != nil || rebooted {
 				t.Errorf("rebooted %t, %v", rebooted, err)
 			}

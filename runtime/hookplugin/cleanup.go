@@ -25,7 +25,9 @@ func cleanupCall(d *state.PendingCleanup) callFunc {
 	case d.Destroy != nil:
 		return bindRequest(RemoteHook.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
 	}
-	return func(context.Context, RemoteHook, callMeta) error { return d.CheckRecord() }
+	return func(context.Context, RemoteHook, callMeta) error {
+		return errors.New("a pending cleanup has no request")
+	}
 }
 
 // CleanupStore persists pending cleanups for the next agent. Its methods may be called

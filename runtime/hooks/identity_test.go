@@ -43,7 +43,7 @@ type identityTask struct {
 
 func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identityTask {
 	s, err := store.Open(store.Config{
-		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, SecretMeta: []string{identity.RecordPrefix}, Logger: hclog.NewNullLogger(),
+		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ type testIssuer struct {
 func newTestIssuer(t testing.TB) *testIssuer {
 	t.Helper()
 	s, err := store.Open(store.Config{
-		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, SecretMeta: []string{RecordPrefix}, Logger: hclog.NewNullLogger(),
+		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)

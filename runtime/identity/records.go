@@ -9,10 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// RecordPrefix is the prefix of the names of the records of issued tokens, which are secret.
-const RecordPrefix = "identity/"
-
-func recordName(allocID, task string) string { return RecordPrefix + allocID + "/" + task }
+func recordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
 
 // Tokens returns the tokens that were issued to a task, by the name of the identity. The result is nil
 // if there are none, or if they cannot be read.
@@ -49,8 +46,8 @@ func (i *Issuer) DeleteTokens(ctx context.Context, allocID, task string) error {
 func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	snapshot := i.Store.Snapshot()
 	var orphans []string
-	for _, name := range snapshot.MetaKeys(RecordPrefix) {
-		allocID, _, _ := strings.Cut(strings.TrimPrefix(name, RecordPrefix), "/")
+	for _, name := range snapshot.MetaKeys(state.IdentityPrefix) {
+		allocID, _, _ := strings.Cut(strings.TrimPrefix(name, state.IdentityPrefix), "/")
 		if snapshot.Allocation(nil, allocID) == nil {
 			orphans = append(orphans, name)
 		}
@@ -72,7 +69,7 @@ func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 func (i *Issuer) CountTokens(keyID string) (int, error) {
 	snapshot, now := i.Store.Snapshot(), i.Now()
 	tasks, errs := 0, []error(nil)
-	for _, name := range snapshot.MetaKeys(RecordPrefix) {
+	for _, name := range snapshot.MetaKeys(state.IdentityPrefix) {
 		var tokens state.TaskTokens
 		if _, err := snapshot.Meta(name, &tokens); err != nil {
 			errs = append(errs, err)

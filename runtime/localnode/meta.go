@@ -7,17 +7,14 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// metaKey is the key of the record of the node metadata that was set through the API. A
-// key without a value hides the configured value.
-const metaKey = "node_meta"
-
-// readMeta loads the metadata that was set under an earlier agent.
+// readMeta loads the metadata that was set under an earlier agent. A key without a value hides the configured value.
 func (n *Node) readMeta() {
 	meta := make(map[string]*string)
-	if _, err := n.config.Store.Snapshot().Meta(metaKey, &meta); err != nil {
+	if _, err := n.config.Store.Snapshot().Meta(state.NodeMetaName, &meta); err != nil {
 		n.config.Logger.Warn("metadata of the node that was set through the API is lost", "error", err)
 	}
 	n.dynamicMeta = meta
@@ -52,7 +49,7 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 		}
 	}
 	_, err := n.config.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutMeta(metaKey, now.Dynamic)
+		tx.PutMeta(state.NodeMetaName, now.Dynamic)
 		if old := tx.Node(nil, n.config.ID); old != nil {
 			changed := *old
 			changed.Meta = mergeMeta(now.Static, now.Dynamic)

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -102,13 +103,13 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(func(tx *store.Txn) { tx.PutMeta(metaKey, "text") })
+	put(func(tx *store.Txn) { tx.PutMeta(state.NodeMetaName, "text") })
 	n := New(Config{Store: s, Logger: hclog.NewNullLogger()})
 	if meta := n.Meta(); len(meta.Dynamic) > 0 {
 		t.Errorf("metadata %v", meta.Dynamic)
 	}
 	put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
-	if d := s.Damage(); len(d) != 1 || d[0].Key != metaKey || d[0].KeptIn != "quarantine" {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != state.NodeMetaName || d[0].KeptIn != "quarantine" {
 		t.Errorf("reported: %v", d)
 	}
 }

@@ -45,7 +45,7 @@ type Cleaner struct {
 	// EphemeralState means that earlier agents have deleted their state, and have kept the directories.
 	EphemeralState bool
 
-	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see UnknownPrefix.
+	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see state.UnknownAllocPrefix.
 	EndUnknown bool
 
 	ports            unknownPorts
@@ -60,21 +60,21 @@ func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
 // findOrphans returns the allocations that an earlier agent left behind and that are not in
 // the state.
 func (c *Cleaner) findOrphans() (orphans []orphan) {
-	state := c.Store.Snapshot()
+	snapshot := c.Store.Snapshot()
 	known := make(map[string]bool)
-	for _, id := range state.LocalAllocations() {
+	for _, id := range snapshot.LocalAllocations() {
 		known[id] = true
 	}
-	for _, fact := range state.MetaKeys(store.PendingRemovalPrefix) {
-		known[strings.TrimPrefix(fact, store.PendingRemovalPrefix)] = true
+	for _, fact := range snapshot.MetaKeys(state.PendingRemovalPrefix) {
+		known[strings.TrimPrefix(fact, state.PendingRemovalPrefix)] = true
 	}
 	for _, d := range c.Store.Damage() {
-		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalPrefix); ok {
+		if id, ok := strings.CutPrefix(d.Key, state.PendingRemovalPrefix); ok {
 			known[id] = true // the removal record of the allocation was quarantined
 		}
 	}
 	removed := make(map[string]bool)
-	for _, alloc := range state.PendingRemovals() {
+	for _, alloc := range snapshot.PendingRemovals() {
 		removed[alloc.ID] = true
 	}
 	dirs, err := os.ReadDir(c.AllocDirs)
@@ -87,7 +87,7 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 	}
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
-		if state.Allocation(nil, id) == nil {
+		if snapshot.Allocation(nil, id) == nil {
 			orphans = append(orphans, orphan{id, known[id], removed[id]})
 		}
 	}
@@ -226,13 +226,13 @@ func (c *Cleaner) denyAccessToEndedAllocs() {
 	if err != nil {
 		return // find has logged it
 	}
-	state := c.Store.Snapshot()
+	snapshot := c.Store.Snapshot()
 	for _, entry := range dirs {
 		info, err := entry.Info()
 		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
 			continue
 		}
-		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
+		if alloc := snapshot.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
 			continue // its runner sets the mode
 		}
 		if c.isUnknown(entry.Name()) {
@@ -252,9 +252,9 @@ func (c *Cleaner) denyAccessToEndedAllocs() {
 // both a driver's process and the agent died. Cgroups of allocations that are not
 // in the state belong to another agent and stay.
 func (c *Cleaner) removeEmptyCgroups() {
-	state := c.Store.Snapshot()
+	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfEndedAllocs(func(allocID string) bool {
-		alloc := state.Allocation(nil, allocID)
+		alloc := snapshot.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})
 }

@@ -108,7 +108,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range []func(*store.Txn){
-		func(tx *store.Txn) { tx.PutMeta(store.PendingRemovalPrefix+"gone", "text") },
+		func(tx *store.Txn) { tx.PutMeta(state.PendingRemovalPrefix+"gone", "text") },
 		func(*store.Txn) { s.Snapshot().PendingRemovals() },
 		func(*store.Txn) {},
 	} {

@@ -13,13 +13,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
-
-// UnknownPrefix is the prefix of the names of records of unknown allocations: their directories exist, and the state that had their
-// records was lost. Their tasks may run. The rest of the name is the id of the allocation.
-const UnknownPrefix = "unknown_alloc/"
 
 // unknownTask is a task of an unknown allocation that runs.
 type unknownTask struct {
@@ -52,8 +49,8 @@ func (c *Cleaner) UnknownTaskHasPort(port int) bool {
 // isStateLost reports whether the state has nothing from which the scheduler could start a task, as after the state file was
 // removed or emptied.
 func (c *Cleaner) isStateLost() bool {
-	state := c.Store.Snapshot()
-	return len(state.Jobs(nil, store.AnyNamespace, "")) == 0 && len(state.Allocations(nil, "")) == 0 && len(state.LocalAllocations()) == 0
+	snapshot := c.Store.Snapshot()
+	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.LocalAllocations()) == 0
 }
 
 // findUnknown returns the ids of the orphans whose tasks must be left running. It records them for the next agent, and deletes the
@@ -61,8 +58,8 @@ func (c *Cleaner) isStateLost() bool {
 func (c *Cleaner) findUnknown(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	recorded := make(map[string]bool)
-	for _, name := range c.Store.Snapshot().MetaKeys(UnknownPrefix) {
-		recorded[strings.TrimPrefix(name, UnknownPrefix)] = true
+	for _, name := range c.Store.Snapshot().MetaKeys(state.UnknownAllocPrefix) {
+		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
 	}
 	if !c.EphemeralState && !c.EndUnknown {
 		lost := c.isStateLost()
@@ -75,12 +72,12 @@ func (c *Cleaner) findUnknown(ctx context.Context, orphans []orphan) (map[string
 	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
 		for id := range unknown {
 			if !recorded[id] {
-				tx.PutMeta(UnknownPrefix+id, true)
+				tx.PutMeta(state.UnknownAllocPrefix+id, true)
 			}
 		}
 		for id := range recorded {
 			if !unknown[id] {
-				tx.DeleteMeta(UnknownPrefix + id)
+				tx.DeleteMeta(state.UnknownAllocPrefix + id)
 			}
 		}
 		return nil

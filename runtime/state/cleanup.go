@@ -33,13 +33,118 @@ func (d *PendingCleanup) ID() string {
 	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Point.String()
 }
 
+// CleanupRecord is the stored form of a [PendingCleanup]. Its requests lack what each call sets anew: the token, the
+// attachment and the trace.
+type CleanupRecord struct {
+	Hook    string `store:"hook"`
+	AllocID string `store:"alloc_id"`
+	Task    string `store:"task"`
+
+	Postrun *AllocRequestRecord `store:"postrun"`
+	Stop    *StopRequestRecord  `store:"stop"`
+	Destroy *AllocRequestRecord `store:"destroy"`
+
+	Until time.Time `store:"until"`
+
+	Job string `store:"job"`
+	Raw []byte `store:"raw"`
+}
+
+// AllocRequestRecord is the stored form of a [hook.AllocPostrunRequest] and of a [hook.AllocDestroyRequest].
+type AllocRequestRecord struct {
+	Alloc HookAllocRecord `store:"alloc"`
+}
+
+// StopRequestRecord is the stored form of a [hook.TaskStopRequest].
+type StopRequestRecord struct {
+	Alloc         HookAllocRecord   `store:"alloc"`
+	Task          HookTaskRecord    `store:"task"`
+	Dir           TaskDirRecord     `store:"dir"`
+	PreviousState map[string]string `store:"previous_state,secret"`
+}
+
+// HookAllocRecord is the stored form of a [hook.Alloc].
+type HookAllocRecord struct {
+	ID        string            `store:"id"`
+	Name      string            `store:"name"`
+	Namespace string            `store:"namespace"`
+	JobID     string            `store:"job_id"`
+	JobName   string            `store:"job_name"`
+	JobType   string            `store:"job_type"`
+	TaskGroup string            `store:"task_group"`
+	NodeID    string            `store:"node_id"`
+	NodeName  string            `store:"node_name"`
+	Meta      map[string]string `store:"meta"`
+	JSON      []byte            `store:"json,secret"`
+}
+
+// HookTaskRecord is the stored form of a [hook.Task].
+type HookTaskRecord struct {
+	Name      string            `store:"name"`
+	Driver    string            `store:"driver"`
+	User      string            `store:"user"`
+	Lifecycle string            `store:"lifecycle"`
+	Sidecar   bool              `store:"sidecar"`
+	Leader    bool              `store:"leader"`
+	Meta      map[string]string `store:"meta"`
+}
+
+// TaskDirRecord is the stored form of a [hook.TaskDir].
+type TaskDirRecord struct {
+	AllocDir         string `store:"alloc_dir"`
+	Dir              string `store:"dir"`
+	SharedAllocDir   string `store:"shared_alloc_dir"`
+	SharedTaskDir    string `store:"shared_task_dir"`
+	LocalDir         string `store:"local_dir"`
+	LogDir           string `store:"log_dir"`
+	SecretsDir       string `store:"secrets_dir"`
+	PrivateDir       string `store:"private_dir"`
+	MountsAllocDir   string `store:"mounts_alloc_dir"`
+	MountsTaskDir    string `store:"mounts_task_dir"`
+	MountsSecretsDir string `store:"mounts_secrets_dir"`
+}
+
+// NewCleanupRecord returns the record of a pending cleanup.
+func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
+	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, Until: d.Until, Job: d.Job, Raw: d.Raw}
+	switch {
+	case d.Postrun != nil:
+		r.Postrun = &AllocRequestRecord{HookAllocRecord(d.Postrun.Alloc)}
+	case d.Stop != nil:
+		r.Stop = &StopRequestRecord{
+			Alloc: HookAllocRecord(d.Stop.Alloc), Task: HookTaskRecord(d.Stop.Task), Dir: TaskDirRecord(d.Stop.Dir),
+			PreviousState: d.Stop.PreviousState,
+		}
+	case d.Destroy != nil:
+		r.Destroy = &AllocRequestRecord{HookAllocRecord(d.Destroy.Alloc)}
+	}
+	return r
+}
+
+// PendingCleanup returns the pending cleanup of a record that CheckRecord accepts.
+func (r *CleanupRecord) PendingCleanup() PendingCleanup {
+	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, Until: r.Until, Job: r.Job, Raw: r.Raw}
+	switch {
+	case r.Postrun != nil:
+		d.Point, d.Postrun = hook.Postrun, &hook.AllocPostrunRequest{Alloc: hook.Alloc(r.Postrun.Alloc)}
+	case r.Stop != nil:
+		d.Point, d.Stop = hook.Stop, &hook.TaskStopRequest{
+			Alloc: hook.Alloc(r.Stop.Alloc), Task: hook.Task(r.Stop.Task), Dir: hook.TaskDir(r.Stop.Dir),
+			PreviousState: r.Stop.PreviousState,
+		}
+	case r.Destroy != nil:
+		d.Point, d.Destroy = hook.Destroy, &hook.AllocDestroyRequest{Alloc: hook.Alloc(r.Destroy.Alloc)}
+	}
+	return d
+}
+
 // CheckRecord returns an error if the record lacks its hook, its allocation or a request
 // that this build supports.
-func (d *PendingCleanup) CheckRecord() error {
+func (r *CleanupRecord) CheckRecord() error {
 	switch {
-	case d.Hook == "" || d.AllocID == "":
+	case r.Hook == "" || r.AllocID == "":
 		return errors.New("the record of a pending cleanup lacks its hook or its allocation")
-	case d.Postrun == nil && d.Stop == nil && d.Destroy == nil:
+	case r.Postrun == nil && r.Stop == nil && r.Destroy == nil:
 		return errors.New("the record of a pending cleanup has no request that this build knows")
 	}
 	return nil

@@ -1,12 +1,14 @@
 // Package state has the types of the records that an agent leaves for the next one: the
-// local state of a task, the cleanups of hooks that are still pending, allocations that
-// must still be removed, descriptions of plugins.
+// local state of a task, the cleanups of hooks that are still pending, networks, tokens,
+// allocations that must still be removed, descriptions of plugins.
 //
-// The names of the fields are the format of the state file. A field that is renamed or
-// whose type changes is lost in the records of older agents; a new field is zero in them.
+// A record has explicit names in the tag "store" of its fields, so that no renaming in Go
+// changes the format of the state file. The option "secret" of the tag means that 'operator
+// state inspect' does not show the value. A type of another package, such as
+// driver.Handle, has a record of its own here, and the functions that convert it both ways.
+// The nouns of the Nomad API are stored as they are, under the names that their fields have
+// in Go. AgentRecords lists the kinds of the agent's records.
 //
-// The runners and the agent fill the records, package store keeps them. Records of types
-// that another package owns are not here: jobs, allocations and the states of tasks are
-// types of the Nomad API, and package supervisor defines the record of a plugin process.
-// The package reads and writes no file.
+// The runners and the agent fill the records, package store keeps them. The package reads
+// and writes no file.
 package state

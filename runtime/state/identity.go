@@ -10,14 +10,14 @@ type TaskTokens map[string]*IdentityToken
 
 // IdentityToken is the token of a workload identity. It is secret.
 type IdentityToken struct {
-	JWT       string
-	KeyID     string // id of the key that has signed the token
-	IssuedAt  time.Time
-	ExpiresAt time.Time // zero means never
-	RenewAt   time.Time // zero means never
+	JWT       string    `store:"jwt,secret"`
+	KeyID     string    `store:"key_id"` // id of the key that has signed the token
+	IssuedAt  time.Time `store:"issued_at"`
+	ExpiresAt time.Time `store:"expires_at"` // zero means never
+	RenewAt   time.Time `store:"renew_at"`   // zero means never
 	// ChangePending means that the token was renewed for a running task, and that its file or the
 	// change_mode of the identity may still be missing.
-	ChangePending bool
+	ChangePending bool `store:"change_pending"`
 }
 
 // CheckRecord returns an error if a token is missing.

@@ -13,7 +13,7 @@ type AllocNetwork struct {
 	// Driver is the driver that creates the namespace; empty means that the agent does.
 	Driver   string
 	Hostname string
-	// Mode is the network mode. It is empty in records of earlier versions, which connect no namespace.
+	// Mode is the network mode. It is empty if the driver connects the namespace.
 	Mode    string
 	Ports   []NetworkPort
 	CNIArgs map[string]string
@@ -29,11 +29,11 @@ type AllocNetwork struct {
 
 // NetworkPort is a port of the machine that is forwarded to a network.
 type NetworkPort struct {
-	Label string
+	Label string `store:"label"`
 	// HostIP is the only address of the machine on which the port is forwarded; empty means all addresses.
-	HostIP   string
-	HostPort int
-	To       int
+	HostIP   string `store:"host_ip"`
+	HostPort int    `store:"host_port"`
+	To       int    `store:"to"`
 }
 
 // NetworkStatus describes a connected network namespace.
@@ -45,9 +45,55 @@ type NetworkStatus struct {
 	DNS *driver.DNSConfig
 }
 
+// NetworkRecord is the stored form of an [AllocNetwork].
+type NetworkRecord struct {
+	AllocID   string                  `store:"alloc_id"`
+	Driver    string                  `store:"driver"`
+	Hostname  string                  `store:"hostname"`
+	Mode      string                  `store:"mode"`
+	Ports     []NetworkPort           `store:"ports"`
+	CNIArgs   map[string]string       `store:"cni_args"`
+	CNIConfig []byte                  `store:"cni_config,secret"`
+	Isolation *NetworkIsolationRecord `store:"isolation"`
+	Status    *NetworkStatusRecord    `store:"status"`
+	Released  bool                    `store:"released"`
+}
+
+// NetworkStatusRecord is the stored form of a [NetworkStatus].
+type NetworkStatusRecord struct {
+	Interface   string     `store:"interface"`
+	Address     string     `store:"address"`
+	AddressIPv6 string     `store:"address_ipv6"`
+	DNS         *DNSRecord `store:"dns"`
+}
+
+// NewNetworkRecord returns the record of a network.
+func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
+	r := &NetworkRecord{
+		AllocID: n.AllocID, Driver: n.Driver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
+		CNIArgs: n.CNIArgs, CNIConfig: n.CNIConfig, Isolation: newNetworkIsolationRecord(n.Isolation), Released: n.Released,
+	}
+	if s := n.Status; s != nil {
+		r.Status = &NetworkStatusRecord{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*DNSRecord)(s.DNS)}
+	}
+	return r
+}
+
+// AllocNetwork returns the network of a record.
+func (r *NetworkRecord) AllocNetwork() AllocNetwork {
+	n := AllocNetwork{
+		AllocID: r.AllocID, Driver: r.Driver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,
+		CNIArgs: r.CNIArgs, CNIConfig: r.CNIConfig, Isolation: r.Isolation.networkIsolation(), Released: r.Released,
+	}
+	if s := r.Status; s != nil {
+		n.Status = &NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*driver.DNSConfig)(s.DNS)}
+	}
+	return n
+}
+
 // CheckRecord returns an error if the record lacks its allocation, or both its driver and its mode.
-func (n *AllocNetwork) CheckRecord() error {
-	if n.AllocID == "" || n.Driver == "" && n.Mode == "" {
+func (r *NetworkRecord) CheckRecord() error {
+	if r.AllocID == "" || r.Driver == "" && r.Mode == "" {
 		return errors.New("the record of a network lacks its allocation, or its driver and its mode")
 	}
 	return nil

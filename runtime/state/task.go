@@ -23,7 +23,7 @@ type LocalState struct {
 	// Destroy is the start that the driver must still destroy; nil if there is none.
 	Destroy *PendingDestroy
 	// Capabilities are the driver's capabilities as last reported, used while the
-	// driver is unavailable. It is nil in the records of older agents.
+	// driver is unavailable. It is nil until the driver has reported them.
 	Capabilities *driver.Capabilities
 
 	// RestartRequest is set from the request for a restart until the task has ended or
@@ -40,21 +40,22 @@ type LocalState struct {
 // RestartRequest is a restart that a caller requested. It belongs to one process or to
 // one finished run, so that it cannot restart a later one.
 type RestartRequest struct {
-	Failure bool   // the restart counts as a failed attempt of the restart policy
-	Reason  string // reason of the restart, for the log
+	Failure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
+	Reason  string `store:"reason"`  // reason of the restart, for the log
 }
 
 // ProcessExit is the end of a process, for the restart policy.
 type ProcessExit struct {
-	Lost    bool // exit status unknown
-	Success bool
-	Asked   bool // a restart was requested
-	Failure bool // the requested restart counts as a failure of the task
+	Lost    bool `store:"lost"` // exit status unknown
+	Success bool `store:"success"`
+	Asked   bool `store:"asked"`   // a restart was requested
+	Failure bool `store:"failure"` // the requested restart counts as a failure of the task
 
 	// The fields below are passed to hooks.
-	Code, Signal int
-	OOMKilled    bool
-	Error        string // error of the driver, or why the exit status is unknown
+	Code      int    `store:"code"`
+	Signal    int    `store:"signal"`
+	OOMKilled bool   `store:"oom_killed"`
+	Error     string `store:"error"` // error of the driver, or why the exit status is unknown
 }
 
 // ExitResult returns the exit as reported by the driver.

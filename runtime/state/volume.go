@@ -13,10 +13,10 @@ const (
 
 // HostVolume is the record of a dynamic host volume.
 type HostVolume struct {
-	Volume *api.HostVolume // if it names no plugin, the operator has made the directory, and deletes it
+	Volume *api.HostVolume `store:"volume"` // if it names no plugin, the operator has made the directory, and deletes it
 	// Pending is the operation whose result is not stored yet, or that has failed. It is stored before the plugin is
 	// called, so that the next agent completes an operation during which this agent died.
-	Pending HostVolumeOperation
+	Pending HostVolumeOperation `store:"pending"`
 }
 
 // Ready reports whether allocations can use the volume.

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// msgpackFormat encodes every field of a struct under its Go name, because the struct tags of the API types omit
-// fields. A field that only a newer build's type has is skipped, and lost when the record is written again.
+// msgpackFormat encodes every field of a struct under the name in its tag "store", and without the tag under its Go
+// name, because the other struct tags of the API types omit fields. A field that only a newer build's type has is skipped, and lost when the record is written again.
 var msgpackFormat = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
 	h.Canonical = true                        // Canonical encodes equal values to equal bytes
@@ -132,28 +132,6 @@ func searchAnyType(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Struct:
 		for i := range t.NumField() {
 			if f := t.Field(i); f.IsExported() && searchAnyType(f.Type, seen) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// hasStructMap reports whether the type contains a map of structs. go-msgpack decodes such a map wrongly:
-// values get fields of other values.
-func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] {
-		return false
-	}
-	seen[t] = true
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return hasStructMap(t.Elem(), seen)
-	case reflect.Map:
-		return t.Elem().Kind() == reflect.Struct || hasStructMap(t.Elem(), seen)
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && hasStructMap(f.Type, seen) {
 				return true
 			}
 		}

@@ -41,7 +41,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
 			tx.AddScalingEvent("default", *job.ID, "app", api.ScalingEvent{Message: "more"})
-			tx.PutMeta("boot", "b0071d")
+			tx.PutMeta(state.BootIDName, "b0071d")
 		})
 	}
 	for i := range 3 { // deleted records leave free pages in the file
@@ -829,19 +829,19 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocalState(allocID, "web"); return ok, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
-		{agentMetaTable, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
-		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedMetaRecord)) }, true},
+		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.Meta("remains/x", new(state.PendingRemoval)) }, false},
+		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(state.PluginProcess)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readableKey(tc.key), func(t *testing.T) {
 			t.Parallel()
 			s := openStore(t, tempStatePath(t))
 			content := any("a string")
 			if tc.complete {
-				content = map[string]string{"Other": "x"}
+				content = map[string]string{"name": "x"}
 			}
 			mustUpdate(t, s, func(tx *Txn) {
 				tx.PutNode(&api.Node{ID: "node"})
-				tx.PutMeta("sound", "x")
+				tx.PutMeta(state.BootIDName, "x")
 				payload, err := encode(content)
 				if err != nil {
 					t.Error(err)
@@ -877,7 +877,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Errorf("damage at the second open: %v", d)
 			}
 			var metaText string
-			if ok, err := s.Snapshot().Meta("sound", &metaText); !ok || err != nil {
+			if ok, err := s.Snapshot().Meta(state.BootIDName, &metaText); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
@@ -897,30 +897,22 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	}
 }
 
-type checkedMetaRecord struct{ Name string }
-
-func (f checkedMetaRecord) CheckRecord() error {
-	if f.Name == "" {
-		return errors.New("no name")
-	}
-	return nil
-}
-
 // An unreadable record is not quarantined if it is written again before.
 func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("x", "a string") })
+	const name = state.PluginProcessPrefix + "x"
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(name, "a string") })
 	mustUpdate(t, s, func(tx *Txn) {
-		if _, err := tx.Meta("x", new(checkedMetaRecord)); err == nil {
+		if _, err := tx.Meta(name, new(state.PluginProcess)); err == nil {
 			t.Error("it reads")
 		}
-		tx.PutMeta("x", checkedMetaRecord{"new"})
+		tx.PutMeta(name, &state.PluginProcess{PID: 1, Addr: "new"})
 	})
 	mustUpdate(t, s, func(tx *Txn) {
-		var f checkedMetaRecord
-		if ok, err := tx.Meta("x", &f); !ok || err != nil || f.Name != "new" {
-			t.Errorf("%v, %t, %v", f, ok, err)
+		var p state.PluginProcess
+		if ok, err := tx.Meta(name, &p); !ok || err != nil || p.Addr != "new" {
+			t.Errorf("%v, %t, %v", p, ok, err)
 		}
 	})
 	if d := s.Damage(); len(d) > 0 {

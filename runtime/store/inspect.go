@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
@@ -113,29 +112,14 @@ func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry
 // [RedactedText] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
 func (r *Record) Redacted() (any, error) {
 	object := r.object
-	switch o := object.(type) {
-	case *localRecord:
-		if o.payload == nil {
-			break // the record has no part that is not encrypted
+	if record, ok := object.(*localRecord); ok && record.payload != nil { // without a payload, all of the record is encrypted
+		object = tableDefsByTable[r.Table].newRecord(record.key)
+		if object == nil {
+			return nil, fmt.Errorf("read %s %q: this build has no such record", r.Table, r.Key)
 		}
-		var v any
-		switch r.Table {
-		case taskLocalsTable:
-			v = new(taskLocalRecord)
-		case taskStatesTable:
-			v = new(api.TaskState)
-		case allocLocalsTable:
-			v = new(allocLocalRecord)
-		default:
-			v = new(any)
-		}
-		if err := decode(o.payload, v); err != nil {
+		if err := decode(record.payload, object); err != nil {
 			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 		}
-		if l, ok := v.(*taskLocalRecord); ok {
-			v = l.localState()
-		}
-		object = v
 	}
 	plain := redactValue(reflect.ValueOf(object))
 	if !r.isSealed {
@@ -152,20 +136,8 @@ func (r *Record) Redacted() (any, error) {
 // RedactedText is the text in place of a value that may be a secret.
 const RedactedText = "(redacted)"
 
-// secretFields are the fields of stored types that hold or may hold secrets: the
-// environment, the items and lock of a variable, the results of hooks, texts of jobs and
-// templates, and the encoded configuration and state of tasks for drivers.
-var secretFields = map[string]bool{
-	"Env": true, "DeviceEnv": true, "Items": true, "Lock": true, "Data": true, "Payload": true,
-	"Source": true, "Variables": true, "VariableFlags": true, "EmbeddedTmpl": true,
-	"GetterHeaders": true, "GetterOptions": true, "Header": true,
-	"DriverConfig": true, "DriverState": true,
-}
-
-// secretNamePattern matches the names of fields and keys that hold secrets and are not in secretFields.
+// secretNamePattern matches the names of fields and keys that hold secrets and are not marked as secret.
 var secretNamePattern = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
-
-func isSecret(name string) bool { return secretFields[name] || secretNamePattern.MatchString(name) }
 
 // redactValue returns the redacted form of v as encoding/json would decode it, and nil if v is empty.
 func redactValue(v reflect.Value) any {
@@ -185,16 +157,16 @@ func redactValue(v reflect.Value) any {
 		return redactValue(v.Elem())
 	case reflect.Struct:
 		fields := make(map[string]any)
-		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() {
-				add(fields, f.Name, v.Field(i))
+		for _, f := range storedFields(v.Type()) {
+			if value, err := v.FieldByIndexErr(f.index); err == nil { // the error means that an embedded pointer is nil
+				add(fields, f.name, value, f.isSecret)
 			}
 		}
 		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Map:
 		fields := make(map[string]any)
 		for _, key := range v.MapKeys() {
-			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key))
+			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key), false)
 		}
 		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Slice:
@@ -232,12 +204,12 @@ func valueOrNilIfEmpty(v any, n int) any {
 
 // add stores the redacted form of a value in fields under name, unless it is empty. Of a map with secrets
 // only the values are redacted, not the keys.
-func add(fields map[string]any, name string, v reflect.Value) {
+func add(fields map[string]any, name string, v reflect.Value, isSecret bool) {
 	plain := redactValue(v)
 	if plain == nil {
 		return
 	}
-	if isSecret(name) {
+	if isSecret || secretNamePattern.MatchString(name) {
 		plain = redactStrings(plain)
 	}
 	fields[name] = plain

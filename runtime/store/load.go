@@ -71,15 +71,15 @@ const maxNodeEvents = 8
 
 // quarantinedRecord is the stored form of a record that could not be read.
 type quarantinedRecord struct {
-	Cause string
-	Time  time.Time
-	Value []byte
+	Cause string    `store:"cause"`
+	Time  time.Time `store:"time"`
+	Value []byte    `store:"value,secret"`
 }
 
 // tableIndexRecord is the record that holds all indexes.
 type tableIndexRecord struct {
-	Index  uint64
-	Tables map[string]uint64
+	Index  uint64            `store:"index"`
+	Tables map[string]uint64 `store:"tables"`
 }
 
 // Open opens and reads a state file, or makes a new one. It does not fail because of
@@ -310,10 +310,12 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		if err != nil {
 			return err
 		}
-		if box == nil || isPlaintextBox(box) {
+		if isPlaintextBox(box) {
 			l.store.sealer.hasPlainSecrets = true
-		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-			l.store.sealer.recordUnopenedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
+		} else if box != nil {
+			if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
+				l.store.sealer.recordUnopenedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
+			}
 		}
 		l.store.quarantinedRecords[key] = slices.Clone(value)
 		return nil
@@ -376,14 +378,9 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 				return err
 			}
 			o.Items = variableItems
-		case len(o.Items) > 0:
-			s.hasPlainSecrets = true
 		}
 	case *localRecord:
 		o.secret, o.unopenedSecret = secret, unopened
-		if box == nil && s.splitPlainSecrets(t, o) {
-			s.hasPlainSecrets = true
-		}
 	default:
 		if box != nil {
 			return errEnvelopeLength

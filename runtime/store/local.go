@@ -20,38 +20,7 @@ var ErrAllocationForgotten = errors.New("allocation has been forgotten")
 
 // allocLocalRecord is the record of an allocation's runner. The tasks have their own records.
 type allocLocalRecord struct {
-	Checks map[string]*api.AllocCheckStatus
-}
-
-// taskLocalRecord is the stored form of a state.LocalState. Hooks holds pointers because go-msgpack mixes up
-// the values of a map of structs when it decodes.
-type taskLocalRecord struct {
-	state.LocalState
-	Hooks map[string]*state.HookState // Hooks replaces the field Hooks of the embedded LocalState
-}
-
-func newTaskLocalRecord(local state.LocalState) taskLocalRecord {
-	l := taskLocalRecord{LocalState: local}
-	if local.Hooks != nil {
-		l.Hooks = make(map[string]*state.HookState, len(local.Hooks))
-	}
-	for name, hook := range local.Hooks {
-		l.Hooks[name] = &hook
-	}
-	return l
-}
-
-func (l taskLocalRecord) localState() state.LocalState {
-	local := l.LocalState
-	if l.Hooks != nil {
-		local.Hooks = make(map[string]state.HookState, len(l.Hooks))
-	}
-	for name, hook := range l.Hooks {
-		if hook != nil {
-			local.Hooks[name] = *hook
-		}
-	}
-	return local
+	Checks map[string]*api.AllocCheckStatus `store:"checks"`
 }
 
 // maxCommitDelay is the maximum time that a write waits so that other writes can share its commit.
@@ -180,11 +149,11 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 
 // TaskLocalState returns the local state that PutTask has stored, and false if none was stored.
 func (r Reader) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
-	var l taskLocalRecord
-	var secrets taskSecrets
-	ok, err := r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &l, &secrets)
-	l.joinSecrets(secrets)
-	return l.localState(), ok, err
+	var record state.TaskRecord
+	var secrets state.TaskSecrets
+	ok, err := r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
+	record.JoinSecrets(secrets)
+	return record.LocalState(), ok, err
 }
 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.
@@ -235,20 +204,20 @@ func (r Reader) LocalTasks(allocID string) []string {
 	return slices.Compact(names)
 }
 
-// PutMeta stores a value under a name, for the next start of the agent: the boot id, the address of a plugin,
-// dynamic metadata. All content must be in exported fields of value. A map of structs is an error; use a map
-// of pointers. The change does not increase the index.
+// PutMeta stores a record of the agent under its name, for the next start of the agent. The name must be one of
+// [state.AgentRecords]. The change does not increase the index.
 func (tx *Txn) PutMeta(name string, value any) {
-	if hasStructMap(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
-		tx.setError(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
+	kind := state.AgentRecordOf(name)
+	if kind == nil {
+		tx.setError(fmt.Errorf("store record %q: state.AgentRecords has no such record", name))
 		return
 	}
 	payload, err := encode(value)
 	if err != nil {
-		tx.setError(fmt.Errorf("store fact %q: %w", name, err))
+		tx.setError(fmt.Errorf("store record %q: %w", name, err))
 		return
 	}
-	if tx.store.sealer.isSecretMeta(name) {
+	if kind.Sealed {
 		tx.putRecord(agentMetaTable, name, nil, payload)
 		return
 	}
@@ -258,11 +227,15 @@ func (tx *Txn) PutMeta(name string, value any) {
 // DeleteMeta removes the value that PutMeta has stored under the name, if there is one.
 func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMetaTable, name) }
 
-// Meta reads the value that PutMeta has stored into value, a pointer to a zero value. It returns false if
-// none was stored. If value has a method CheckRecord() error and this method fails, the record is treated as
-// unreadable. If the record is sealed and cannot be opened, the error is a [SealedError], and the record is
-// kept.
+// Meta reads the record that PutMeta has stored into value, a pointer to a zero value of the type that
+// [state.AgentRecords] has for the name. It returns false if none was stored. If value has a method CheckRecord()
+// error and this method fails, the record is treated as unreadable. If the record is sealed and cannot be opened, the
+// error is a [SealedError], and the record is kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
+	kind := state.AgentRecordOf(name)
+	if kind == nil || reflect.TypeOf(value) != reflect.TypeOf(kind.New()) {
+		return false, fmt.Errorf("read record %q: state.AgentRecords has no such record of type %T", name, value)
+	}
 	record := firstRow[localRecord](r, nil, agentMetaTable, name)
 	switch {
 	case record != nil && record.unopenedSecret != nil:

@@ -31,7 +31,7 @@ func TestStoreInMemory(t *testing.T) {
 			tx.PutJob(job)
 			tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "secret"}})
-			tx.PutMeta("fact", "value")
+			tx.PutMeta(state.BootIDName, "value")
 		})
 		if index != 1 || s.Index() != 1 {
 			t.Errorf("index %d, the store is at %d", index, s.Index())
@@ -52,7 +52,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Errorf("record of the task: %+v, %v", local, err)
 		}
 		fact := ""
-		if known, err := snapshot.Meta("fact", &fact); err != nil || !known || fact != "value" {
+		if known, err := snapshot.Meta(state.BootIDName, &fact); err != nil || !known || fact != "value" {
 			t.Errorf("fact %q, %v", fact, err)
 		}
 		if a := snapshot.Allocation(nil, "a"); a == nil || a.Job != job || a.CreateIndex != 1 {
@@ -91,13 +91,13 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("fact", "text") })
-	number := 0
-	if _, err := s.Snapshot().Meta("fact", &number); err == nil {
-		t.Fatal("a text was read as a number")
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.BootIDName, map[string]string{"a": "b"}) })
+	text := ""
+	if _, err := s.Snapshot().Meta(state.BootIDName, &text); err == nil {
+		t.Fatal("a map was read as a text")
 	}
 	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the removal of the record
-	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].KeptIn != "" || s.Snapshot().HasMeta("fact") {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != state.BootIDName || d[0].KeptIn != "" || s.Snapshot().HasMeta(state.BootIDName) {
 		t.Errorf("damage %+v", d)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // instrumentValue returns the value of a counter, or the number of observations of a histogram.
@@ -29,8 +30,8 @@ func TestWritesAreCounted(t *testing.T) {
 	s := openStore(t, t.TempDir()+"/state.db")
 	commits, records := instrumentValue(t, "nomad_lite_store_commit_duration_seconds"), instrumentValue(t, "nomad_lite_store_written_records_total")
 	if _, err := s.Update(t.Context(), func(tx *Txn) error {
-		tx.PutMeta("a", 1)
-		tx.PutMeta("b", 2)
+		tx.PutMeta(state.BootIDName, "a")
+		tx.PutMeta(state.EndedAllocPrefix+"b", true)
 		return nil
 	}); err != nil {
 		t.Fatal(err)

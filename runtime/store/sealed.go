@@ -5,14 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
@@ -73,9 +71,8 @@ func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 // Only Open and then the writer use it, except keyFileError, which may be called concurrently.
 type sealer struct {
 	logger        hclog.Logger
-	keyFile       string   // empty without a key file
-	temporaryKeys bool     // the keys are not stored, and are lost when the store is closed
-	secretMeta    []string // prefixes of the names of metadata records that are sealed
+	keyFile       string // empty without a key file
+	temporaryKeys bool   // the keys are not stored, and are lost when the store is closed
 
 	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
@@ -92,7 +89,7 @@ type sealer struct {
 
 func newSealer(c Config) *sealer {
 	return &sealer{
-		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys, secretMeta: c.SecretMeta,
+		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys,
 		unopenedVariables: make(map[*api.Variable]*unopenedSecret),
 	}
 }
@@ -133,140 +130,14 @@ func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// taskSecrets are the parts of a taskLocalRecord that can contain items of variables: the results of hooks,
-// and the environment of the task.
-type taskSecrets struct {
-	Hooks   map[string]*hookSecrets `json:",omitempty"`
-	Handle  *handleSecrets          `json:",omitempty"`
-	Destroy *handleSecrets          `json:",omitempty"`
-}
-
-type hookSecrets struct{ Data, Env map[string]string }
-
-type handleSecrets struct {
-	Env         map[string]string
-	DriverState []byte // nil unless the driver's state contains the environment, see holdsTaskEnv
-}
-
-// allocIDEnvVar is an environment variable that every task has.
-const allocIDEnvVar = "NOMAD_ALLOC_ID"
-
-// holdsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
-// third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
-// sealed cannot be recovered without the key.
-func holdsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDEnvVar)) }
-
-// splitSecrets removes the secrets from a taskLocalRecord that newTaskLocalRecord has made, and returns them.
-func (l *taskLocalRecord) splitSecrets() taskSecrets {
-	var s taskSecrets
-	for name, hook := range l.Hooks {
-		if hook == nil || hook.Data == nil && hook.Env == nil {
-			continue
-		}
-		if s.Hooks == nil {
-			s.Hooks = make(map[string]*hookSecrets)
-		}
-		s.Hooks[name] = &hookSecrets{hook.Data, hook.Env}
-		hook.Data, hook.Env = nil, nil
-	}
-	l.Handle, s.Handle = splitHandleSecrets(l.Handle)
-	if l.Destroy != nil {
-		pending := *l.Destroy
-		pending.Handle, s.Destroy = splitHandleSecrets(pending.Handle)
-		l.Destroy = &pending
-	}
-	return s
-}
-
-// splitHandleSecrets returns the handle without its secrets. It does not change h, which the
-// runner still uses.
-func splitHandleSecrets(h *driver.Handle) (*driver.Handle, *handleSecrets) {
-	if h == nil {
-		return nil, nil
-	}
-	var s handleSecrets
-	open := *h
-	if h.Config != nil && h.Config.Env != nil {
-		config := *h.Config
-		s.Env, config.Env = config.Env, nil
-		open.Config = &config
-	}
-	if holdsTaskEnv(h.DriverState) {
-		s.DriverState, open.DriverState = h.DriverState, nil
-	}
-	if s.Env == nil && s.DriverState == nil {
-		return h, nil
-	}
-	return &open, &s
-}
-
-// joinSecrets adds the secrets that splitSecrets has removed to a taskLocalRecord.
-func (l *taskLocalRecord) joinSecrets(s taskSecrets) {
-	for name, secret := range s.Hooks {
-		if hook := l.Hooks[name]; hook != nil && secret != nil {
-			hook.Data, hook.Env = secret.Data, secret.Env
-		}
-	}
-	joinHandleSecrets(l.Handle, s.Handle)
-	if l.Destroy != nil {
-		joinHandleSecrets(l.Destroy.Handle, s.Destroy)
-	}
-}
-
-func joinHandleSecrets(h *driver.Handle, s *handleSecrets) {
-	if h == nil || s == nil {
-		return
-	}
-	if h.Config != nil {
-		h.Config.Env = s.Env
-	}
-	if s.DriverState != nil {
-		h.DriverState = s.DriverState
-	}
-}
-
 // encodeTaskLocal returns the unencrypted and the secret part of the record of a task.
-func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
-	l := newTaskLocalRecord(state)
-	secrets := l.splitSecrets()
-	if open, err = encode(l); err != nil {
-		return nil, nil, err
-	}
-	if secrets.Hooks != nil || secrets.Handle != nil || secrets.Destroy != nil {
+func encodeTaskLocal(local state.LocalState) (open, secret []byte, err error) {
+	record := state.NewTaskRecord(local)
+	secrets := record.SplitSecrets()
+	if open, err = encode(record); err == nil && secrets != nil {
 		secret, err = encode(secrets)
 	}
 	return open, secret, err
-}
-
-// splitPlainSecrets moves the secrets of a record that an old version of the agent has written without encryption
-// into the record's secret part. It reports whether there are any.
-func (s *sealer) splitPlainSecrets(t Table, r *localRecord) bool {
-	switch {
-	case t == taskLocalsTable:
-		var l taskLocalRecord
-		if err := decode(r.payload, &l); err != nil {
-			return false // the record is quarantined when it is read
-		}
-		open, secret, err := encodeTaskLocal(l.localState())
-		if err != nil || secret == nil {
-			return false
-		}
-		r.payload, r.secret = open, secret
-	case t == agentMetaTable && s.isSecretMeta(r.key):
-		r.payload, r.secret = nil, r.payload
-	default:
-		return false
-	}
-	return true
-}
-
-func (s *sealer) isSecretMeta(name string) bool {
-	for _, prefix := range s.secretMeta {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // SealedError means that the secret part of a record cannot be read.

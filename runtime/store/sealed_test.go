@@ -29,7 +29,7 @@ import (
 // configWithKeys returns the config of a store with keys in a directory.
 func configWithKeys(dir string) Config {
 	return Config{
-		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretMeta: []string{"secret/"}, Logger: hclog.NewNullLogger(),
+		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger(),
 	}
 }
 
@@ -41,6 +41,17 @@ func openWithKeys(t *testing.T, dir string) *Store {
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// sealedName and openName are the names of a record that is sealed as a whole, and of one that is not.
+const (
+	sealedName = state.IdentityPrefix + "one"
+	openName   = state.BootIDName
+)
+
+// secretTokens returns tokens that contain a secret.
+func secretTokens(secret string) state.TaskTokens {
+	return state.TaskTokens{"t": {JWT: secret, IssuedAt: time.Unix(1, 0).UTC()}}
 }
 
 // plantedSecret is a part of each secret that these tests store.
@@ -74,8 +85,8 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": plantedSecret + "-a"}})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
-		tx.PutMeta("secret/one", plantedSecret+"-fact")
-		tx.PutMeta("open", "fact")
+		tx.PutMeta(sealedName, secretTokens(plantedSecret+"-fact"))
+		tx.PutMeta(openName, "fact")
 		tx.PutTaskLocal("x", "web", localStateWithSecrets())
 	})
 }
@@ -93,11 +104,13 @@ func checkSecrets(t *testing.T, s *Store) {
 	if local, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, localStateWithSecrets()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
-	for name, want := range map[string]string{"secret/one": plantedSecret + "-fact", "open": "fact"} {
-		got := ""
-		if ok, err := snap.Meta(name, &got); !ok || err != nil || got != want {
-			t.Errorf("fact %s: %q, %t, %v", name, got, ok, err)
-		}
+	var tokens state.TaskTokens
+	if ok, err := snap.Meta(sealedName, &tokens); !ok || err != nil || !reflect.DeepEqual(tokens, secretTokens(plantedSecret+"-fact")) {
+		t.Errorf("record %s: %v, %t, %v", sealedName, tokens, ok, err)
+	}
+	bootID := ""
+	if ok, err := snap.Meta(openName, &bootID); !ok || err != nil || bootID != "fact" {
+		t.Errorf("record %s: %q, %t, %v", openName, bootID, ok, err)
 	}
 	if err := s.KeyFileErr(); err != nil {
 		t.Error(err)
@@ -201,7 +214,7 @@ func getRawPayload(t *testing.T, dir, bucket, key string) []byte {
 	return payload
 }
 
-// writePlainState makes the state file of a build that did not seal anything.
+// writePlainState makes the state file of a store without keys.
 func writePlainState(t *testing.T, dir string) {
 	t.Helper()
 	s, err := Open(Config{Path: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
@@ -209,25 +222,13 @@ func writePlainState(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	putSecrets(t, s)
-	snap := s.Snapshot()
-	var ops []bucketWrite
-	add := func(bucket, key string, v any) {
-		payload, err := encode(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ops = append(ops, bucketWrite{bucket, key, encodeRecord(bucket, key, 1, payload)})
-	}
-	for _, v := range snap.Variables(nil, "default", "") {
-		add(string(Variables), namespacedKey(v.Namespace, v.Path), v)
-	}
-	add(string(taskLocalsTable), "x\x00web", newTaskLocalRecord(localStateWithSecrets()))
-	add(string(agentMetaTable), "secret/one", plantedSecret+"-fact")
-	add(quarantineBucket, "task_local\x00y\x00web", quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(plantedSecret)})
+	const key = "y\x00web"
+	payload, err := s.sealer.encodeQuarantineRecord("task_local\x00"+key, quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(plantedSecret)})
+	mustSucceed(t, err)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	putRawRecords(t, dir, ops...)
+	putRawRecords(t, dir, bucketWrite{quarantineBucket, "task_local\x00" + key, encodeRecord(quarantineBucket, "task_local\x00"+key, 1, payload)})
 	if len(filesWithSecret(t, dir)) == 0 {
 		t.Fatal("the state file holds no secrets")
 	}
@@ -276,12 +277,12 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
 	putSecrets(t, s)
-	var wrongType map[string]int
-	if _, err := s.Snapshot().Meta("secret/one", &wrongType); err == nil {
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(sealedName, plantedSecret) })
+	if _, err := s.Snapshot().Meta(sealedName, new(state.TaskTokens)); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // the writer runs this update after the one that quarantines the record
-	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(openName, "later") }) // the writer runs this update after the one that quarantines the record
+	if d := s.Damage(); len(d) != 1 || d[0].Key != sealedName {
 		t.Fatalf("damage: %v", d)
 	}
 	mustSucceed(t, s.Close())
@@ -365,9 +366,9 @@ func TestMissingKeyFile(t *testing.T) {
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
-				var text string
-				if _, err := snap.Meta("secret/one", &text); err == nil {
-					t.Errorf("fact: %q", text)
+				var tokens state.TaskTokens
+				if _, err := snap.Meta(sealedName, &tokens); err == nil {
+					t.Errorf("tokens: %v", tokens)
 				}
 				mustUpdate(t, s, func(tx *Txn) {
 					local.RunComplete = true
@@ -400,7 +401,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openWithKeys(t, dir)
 	// A record that is written without a key is sealed as soon as there is a key.
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("secret/two", plantedSecret) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.IdentityPrefix+"two", secretTokens(plantedSecret)) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
 	}

@@ -118,12 +118,12 @@ func (k *interner) internDetails(mine *map[string]string) {
 
 // allocationRecord is the stored form of an allocation.
 type allocationRecord struct {
-	Alloc *api.Allocation // Alloc has no job
-	Spec  string          // hash of the job, which is the key of the job's record; empty if there is none
+	Alloc *api.Allocation `store:"alloc"` // Alloc has no job
+	Spec  string          `store:"spec"`  // hash of the job, which is the key of the job's record; empty if there is none
 
 	// The version of the job that is used if the record of the job cannot be read.
-	JobVersion     uint64
-	JobCreateIndex uint64
+	JobVersion     uint64 `store:"job_version"`
+	JobCreateIndex uint64 `store:"job_create_index"`
 }
 
 // jobBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.

@@ -36,8 +36,6 @@ type Config struct {
 	KeyFile string
 	// TemporaryKeys seals records with a key that is not stored, instead of the keys of KeyFile.
 	TemporaryKeys bool
-	// SecretMeta are prefixes of the names of metadata records that are sealed.
-	SecretMeta []string
 	// ReserveSpace makes the file reserve space on the disk, so that changes that free space can be stored on a full disk.
 	ReserveSpace bool
 	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the

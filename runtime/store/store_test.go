@@ -160,7 +160,7 @@ func TestInvalidUpdates(t *testing.T) {
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
 			tx.PutTaskLocal("x", "web", state.LocalState{})
 		},
-		`store fact "f": map[string]struct { A int } has a map of structs; use pointers`: func(tx *Txn) { tx.PutMeta("f", map[string]struct{ A int }{}) },
+		`store record "f": state.AgentRecords has no such record`: func(tx *Txn) { tx.PutMeta("f", "x") },
 	} {
 		_, err := s.Update(t.Context(), func(tx *Txn) error {
 			tx.PutNamespace(&api.Namespace{Name: "first"})
@@ -455,8 +455,8 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult("x", &api.AllocCheckStatus{ID: "c", Status: "success"})
-		tx.PutMeta("boot", "id")
-		tx.PutMeta("plugin/raw_exec", map[string]*driver.Handle{"a": {Version: 7}})
+		tx.PutMeta(state.BootIDName, "id")
+		tx.PutMeta(state.PluginProcessPrefix+"raw_exec", &state.PluginProcess{PID: 7, Addr: "/x"})
 	})
 	if s.Index() != 1 {
 		t.Errorf("records of runners took an index: %d", s.Index())
@@ -473,11 +473,11 @@ func TestLocalRecords(t *testing.T) {
 			t.Errorf("checks %v, %v", checks, err)
 		}
 		var bootID string
-		var pluginHandles map[string]*driver.Handle
-		ok1, err1 := snap.Meta("boot", &bootID)
-		ok2, err2 := snap.Meta("plugin/raw_exec", &pluginHandles)
-		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || bootID != "id" || pluginHandles["a"].Version != 7 {
-			t.Errorf("facts %q, %v, %v", bootID, pluginHandles, err)
+		var process state.PluginProcess
+		ok1, err1 := snap.Meta(state.BootIDName, &bootID)
+		ok2, err2 := snap.Meta(state.PluginProcessPrefix+"raw_exec", &process)
+		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || bootID != "id" || process.PID != 7 {
+			t.Errorf("records %q, %v, %v", bootID, process, err)
 		}
 		if got := snap.MetaKeys("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
 			t.Errorf("facts %v", got)
@@ -495,7 +495,7 @@ func TestLocalRecords(t *testing.T) {
 	if got := s.Snapshot().LocalTasks("x"); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("tasks with records: %v", got)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
+	mustUpdate(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta(state.BootIDName) })
 	if err := s.PutTaskState("x", "web", status, state.DurabilitySync)(); !errors.Is(err, ErrAllocationForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
@@ -567,7 +567,7 @@ func TestDurabilityOfTaskStates(t *testing.T) {
 		put("b", state.DurabilityAsync)
 		check("behind", 1, 0, "a")
 		put("c", state.DurabilityAsync)
-		mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.BootIDName, "b") })
 		check("with another", 2, 0, "c")
 		put("d", state.DurabilityAsync)
 		time.Sleep(50 * time.Millisecond)

@@ -65,6 +65,7 @@ type tableDef struct {
 	key        func(any) string
 	indexes    map[string]memdb.Indexer
 	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
+	newRecord  func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
 	decode     func(key string, payload []byte) (any, error)
 	newEvent   func(any) Event // nil if changes of the table cause no events
 }
@@ -126,10 +127,15 @@ var tableDefs = []*tableDef{
 		}),
 	defineTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
 		newSetIndexesFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
-	defineLocalTable(taskLocalsTable),
-	defineLocalTable(taskStatesTable),
-	defineLocalTable(allocLocalsTable),
-	defineLocalTable(agentMetaTable),
+	defineLocalTable(taskLocalsTable, func(string) any { return new(state.TaskRecord) }),
+	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
+	defineLocalTable(allocLocalsTable, func(string) any { return new(allocLocalRecord) }),
+	defineLocalTable(agentMetaTable, func(key string) any {
+		if kind := state.AgentRecordOf(key); kind != nil {
+			return kind.New()
+		}
+		return nil
+	}),
 }
 
 // bucketNames has the names of all buckets in the file.
@@ -160,6 +166,7 @@ func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T]
 		obj := new(T)
 		return obj, decode(payload, obj)
 	})
+	k.newRecord = func(string) any { return new(T) }
 	k.hasIndex = true
 	for name, value := range indexes {
 		k.indexes[name] = stringIndexer{value: withUntypedArg(value)}
@@ -198,6 +205,7 @@ func defineAllocations() *tableDef {
 	}, newSetIndexesFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
+	k.newRecord = func(string) any { return new(allocationRecord) }
 	k.decode = nil // the loader decodes allocations itself, because their jobs are in jobTable
 	return k
 }
@@ -210,11 +218,13 @@ type localRecord struct {
 	unopenedSecret *unopenedSecret // locked is a sealed part that cannot be opened; nil if there is none
 }
 
-func defineLocalTable(table Table) *tableDef {
+func defineLocalTable(table Table, newRecord func(key string) any) *tableDef {
 	key := func(o any) string { return o.(*localRecord).key }
-	return newTableDef(table, key, func(key string, payload []byte) (any, error) {
+	k := newTableDef(table, key, func(key string, payload []byte) (any, error) {
 		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // copied, because the record is used longer than the page
 	})
+	k.newRecord = newRecord
+	return k
 }
 
 // schedulerConfigKey is the key of the only object in the table SchedulerConfig.
@@ -222,15 +232,17 @@ const schedulerConfigKey = "scheduler"
 
 // jobSubmissionRow is an object in the table JobSubmissions.
 type jobSubmissionRow struct {
-	Namespace, JobID string
-	Version          uint64
-	Submission       *api.JobSubmission
+	Namespace  string             `store:"namespace"`
+	JobID      string             `store:"job_id"`
+	Version    uint64             `store:"version"`
+	Submission *api.JobSubmission `store:"submission"`
 }
 
 // scalingEventsRow is an object in the table ScalingEvents: the events of one job by group, newest first.
 type scalingEventsRow struct {
-	Namespace, JobID string
-	Groups           map[string][]api.ScalingEvent
+	Namespace string                        `store:"namespace"`
+	JobID     string                        `store:"job_id"`
+	Groups    map[string][]api.ScalingEvent `store:"groups"`
 }
 
 func jobKey(j *api.Job) string { return namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }

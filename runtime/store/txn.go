@@ -226,9 +226,10 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 
 // PeriodicLaunch is the time of the last launch of a periodic job.
 type PeriodicLaunch struct {
-	Namespace, JobID string
-	Launch           time.Time
-	ModifyIndex      uint64
+	Namespace   string    `store:"namespace"`
+	JobID       string    `store:"job_id"`
+	Launch      time.Time `store:"launch"`
+	ModifyIndex uint64    `store:"modify_index"`
 }
 
 // PutPeriodicLaunch stores the last launch of a periodic job.

@@ -9,16 +9,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-const (
-	// callRecordName is the name of the record that has the id of the call of an external plugin that is in progress.
-	callRecordName = "host_volume_call"
-	// callVariable is the variable that has the id of the call in the environment of the plugin and of the processes that
-	// the plugin starts.
-	callVariable = "NOMAD_LITE_VOLUME_CALL"
-)
+// callVariable is the variable that has the id of the call in the environment of the plugin and of the processes that
+// the plugin starts.
+const callVariable = "NOMAD_LITE_VOLUME_CALL"
 
 // killTimeout is the timeout for the end of the killed processes of a call.
 const killTimeout = 10 * time.Second
@@ -31,7 +28,7 @@ type callRecorder struct{ store *store.Store }
 func (c callRecorder) begin(ctx context.Context) (variable string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
-		tx.PutMeta(callRecordName, id)
+		tx.PutMeta(state.VolumeCallName, id)
 		return nil
 	})
 	return callVariable + "=" + id, err
@@ -50,7 +47,7 @@ func (c callRecorder) end(ctx context.Context, variable string, killed bool) err
 // endInterrupted kills the processes of the call during which an earlier agent has died, if there is one.
 func (c callRecorder) endInterrupted(ctx context.Context) error {
 	id := ""
-	if known, err := c.store.Snapshot().Meta(callRecordName, &id); err != nil || !known {
+	if known, err := c.store.Snapshot().Meta(state.VolumeCallName, &id); err != nil || !known {
 		return err
 	}
 	if err := killCall(ctx, id); err != nil {
@@ -61,7 +58,7 @@ func (c callRecorder) endInterrupted(ctx context.Context) error {
 
 func (c callRecorder) delete(ctx context.Context) error {
 	_, err := c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
-		tx.DeleteMeta(callRecordName)
+		tx.DeleteMeta(state.VolumeCallName)
 		return nil
 	})
 	return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -27,9 +28,9 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.WriteFile(path, bytes.ReplaceAll(text, []byte(args[1]), []byte(args[2])), 0o600))
 		return
 	}
-	state, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	ts.Check(err)
-	_, err = state.Update(context.Background(), func(tx *store.Txn) error {
+	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutJob(&api.Job{
 			ID: new("web"), Namespace: new("default"), Version: new(uint64(0)), Meta: map[string]string{"api_token": "hvs.0123456789"},
 			TaskGroups: []*api.TaskGroup{{Name: new("app"), Tasks: []*api.Task{{
@@ -42,9 +43,10 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "app/db", Items: api.VariableItems{"password": "hunter2", "user": "hunter2"}})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000001", Namespace: "default", JobID: "web", Status: "complete"})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000002", Namespace: "default", JobID: "web", Status: "blocked"})
-		tx.PutMeta("plugin/docker", map[string]any{"pid": 17, "token": "hunter2"})
+		tx.PutMeta(state.PluginProcessPrefix+"docker", &state.PluginProcess{PID: 17, Addr: "/run/docker"})
+		tx.PutMeta(state.AttachedHooksPrefix+"a", map[string]string{"api_key": "hunter2"})
 		return nil
 	})
 	ts.Check(err)
-	ts.Check(state.Close())
+	ts.Check(s.Close())
 }
