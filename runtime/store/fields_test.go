@@ -1,12 +1,23 @@
 package store
 
 import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
+
+var update = flag.Bool("update", false, "rewrite the list of stored fields and the directory testdata/state/next")
 
 // storedRecord is a kind of records in the state file.
 type storedRecord struct {
@@ -42,3 +53,203 @@ func storedTypes() (values []any) {
 	}
 	return values
 }
+
+// listFields returns a line for each kind of records and for each field of their types, sorted: the name, a space, and
+// the kind of the value.
+func listFields(records []storedRecord) []string {
+	lines := make(map[string]bool)
+	var add func(t reflect.Type)
+	add = func(t reflect.Type) {
+		switch t.Kind() {
+		case reflect.Map:
+			add(t.Key())
+			add(t.Elem())
+		case reflect.Pointer, reflect.Slice, reflect.Array:
+			add(t.Elem())
+		case reflect.Struct:
+			if !isStruct(t) {
+				return
+			}
+			for _, f := range storedFields(t) {
+				line := fmt.Sprintf("%s.%s %s", t, f.name, kindOf(f.typ))
+				if !lines[line] {
+					lines[line] = true
+					add(f.typ)
+				}
+			}
+		}
+	}
+	for _, r := range records {
+		lines[strings.ReplaceAll(r.name, " ", "/")+" "+kindOf(r.typ)] = true
+		add(r.typ)
+	}
+	return slices.Sorted(maps.Keys(lines))
+}
+
+// kindOf returns a description of the values of a type in the file.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return "*" + kindOf(t.Elem())
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return "bytes"
+		}
+		return "[]" + kindOf(t.Elem())
+	case reflect.Map:
+		return "map[" + kindOf(t.Key()) + "]" + kindOf(t.Elem())
+	case reflect.Struct:
+		if t == reflect.TypeFor[time.Time]() {
+			return "time"
+		}
+		return t.String()
+	case reflect.Interface:
+		return "any"
+	}
+	return t.Kind().String()
+}
+
+// compareFields compares two lists of listFields, and returns what the difference means for stored records.
+func compareFields(golden, current []string, aliases map[string]string) (problems []string) {
+	toMap := func(lines []string) map[string]string {
+		kinds := make(map[string]string)
+		for _, line := range lines {
+			name, kind, _ := strings.Cut(line, " ")
+			kinds[name] = kind
+		}
+		return kinds
+	}
+	was, is := toMap(golden), toMap(current)
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		now := name
+		if alias, ok := aliases[name]; ok {
+			now = name[:strings.LastIndex(name, ".")+1] + alias
+		}
+		switch kind, ok := is[now]; {
+		case !ok:
+			problems = append(problems, fmt.Sprintf("%s has disappeared: files have values under this name, which would be lost. Give the field this name again (in a record of runtime/state with the tag \"store\"), or map the name to the present one in fieldAliases", name))
+		case kind != was[name]:
+			problems = append(problems, fmt.Sprintf("%s was %s and is %s: stored values would not be read. Restore the kind, or store the new kind under a new name", name, was[name], kind))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if was[name] == "" {
+			problems = append(problems, name+" is not in the list: add it with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
+		}
+	}
+	return problems
+}
+
+const goldenFields = "testdata/fields.golden"
+
+// stateFixtures is the directory of the data directories that builds must be able to read.
+const stateFixtures = "../../testdata/state"
+
+// releasedStates returns the data directories of released versions.
+func releasedStates(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(stateFixtures, "*"))
+	mustSucceed(t, err)
+	return slices.DeleteFunc(dirs, func(dir string) bool { return filepath.Base(dir) == "next" })
+}
+
+// The names of the fields are the format of the state file: a field that disappears, for example by a renaming in an
+// editor or an update of the module of the Nomad API, is lost in the files of earlier builds.
+func TestStoredFields(t *testing.T) {
+	text, err := os.ReadFile(goldenFields)
+	mustSucceed(t, err)
+	current := listFields(storedRecords())
+	golden := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	problems := compareFields(golden, current, fieldAliases)
+	if *update && (len(releasedStates(t)) == 0 || !slices.ContainsFunc(problems, func(p string) bool { return !strings.Contains(p, "is not in the list") })) {
+		mustSucceed(t, os.WriteFile(goldenFields, []byte(strings.Join(current, "\n")+"\n"), 0o644))
+		return
+	}
+	for _, p := range problems {
+		t.Error(p)
+	}
+	if t.Failed() && len(releasedStates(t)) == 0 {
+		t.Error("no version was released yet, so that no file must be read: the list can be made anew with go test ./runtime/store -run TestStoredFields -update, in one commit with make state-fixture")
+	}
+}
+
+func TestEachAliasAndSecretFieldExists(t *testing.T) {
+	current := make(map[string]bool)
+	for _, line := range listFields(storedRecords()) {
+		name, _, _ := strings.Cut(line, " ")
+		current[name] = true
+	}
+	for name := range secretAPIFields {
+		if !current[name] {
+			t.Errorf("secretAPIFields has %s, which is not stored", name)
+		}
+	}
+	for name, alias := range fieldAliases {
+		if now := name[:strings.LastIndex(name, ".")+1] + alias; !current[now] || current[name] {
+			t.Errorf("fieldAliases maps %s to %s", name, now)
+		}
+	}
+}
+
+func TestCompareFields(t *testing.T) {
+	// The tables are types of one name, before and after a change.
+	type records = []storedRecord
+	record := func(zero any) records { return records{{"agent x/", reflect.TypeOf(zero)}} }
+	listOf := func(zero any) []string {
+		lines := listFields(record(zero))
+		for i := range lines {
+			lines[i] = strings.ReplaceAll(lines[i], reflect.TypeOf(zero).String(), "T")
+		}
+		return lines
+	}
+	type tagged struct {
+		DriverState []byte `store:"driver_state,secret"`
+	}
+	type taggedRenamed struct {
+		OpaqueState []byte `store:"driver_state,secret"`
+	}
+	type plain struct{ DriverState []byte }
+	type plainRenamed struct{ OpaqueState []byte }
+	type plainText struct{ DriverState string }
+	golden := listFields(storedRecords())
+	for name, test := range map[string]struct {
+		golden, current []string
+		aliases         map[string]string
+		want            []string // a part of each problem
+	}{
+		"unchanged":                        {golden, golden, nil, nil},
+		"renamed field with a tag":         {listOf(tagged{}), listOf(taggedRenamed{}), nil, nil},
+		"renamed field without a tag":      {listOf(plain{}), listOf(plainRenamed{}), nil, []string{"T.DriverState has disappeared", "T.OpaqueState is not in the list"}},
+		"renamed tag":                      {listOf(plain{}), listOf(tagged{}), nil, []string{"T.DriverState has disappeared", "T.driver_state is not in the list"}},
+		"renamed tag with an alias":        {listOf(plain{}), listOf(tagged{}), map[string]string{"T.DriverState": "driver_state"}, []string{"T.driver_state is not in the list"}},
+		"other kind":                       {listOf(plain{}), listOf(plainText{}), nil, []string{"T.DriverState was bytes and is string"}},
+		"other kind with an alias":         {[]string{"T.a int"}, []string{"T.b string"}, map[string]string{"T.a": "b"}, []string{"T.a was int and is string", "T.b is not in the list"}},
+		"the Nomad API drops a field":      {golden, remove(golden, "api.Task.Leader bool"), nil, []string{"api.Task.Leader has disappeared"}},
+		"the Nomad API changes a kind":     {golden, replace(golden, "api.Task.Leader bool", "api.Task.Leader *bool"), nil, []string{"api.Task.Leader was bool and is *bool"}},
+		"a table disappears":               {golden, remove(golden, "agent/network/ state.NetworkRecord"), nil, []string{"agent/network/ has disappeared"}},
+		"the Nomad API has one field more": {remove(golden, "api.Task.Leader bool"), golden, nil, []string{"api.Task.Leader is not in the list"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := compareFields(test.golden, test.current, test.aliases)
+			if len(got) != len(test.want) {
+				t.Fatalf("got %q, want %q", got, test.want)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], test.want[i]) {
+					t.Errorf("got %q, want %q", got[i], test.want[i])
+				}
+			}
+		})
+	}
+}
+
+// remove returns the lines without one of them.
+func remove(lines []string, line string) []string {
+	if !slices.Contains(lines, line) {
+		panic("no line " + line)
+	}
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return l == line })
+}
+
+// replace returns the lines with another one in place of old.
+func replace(lines []string, old, line string) []string { return append(remove(lines, old), line) }
