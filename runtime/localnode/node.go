@@ -56,11 +56,11 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered          chan struct{}     // closed when the node is in the store
-	settingsChanged     chan struct{}     // the channel has a value when the settings have changed
-	stateDamageReported bool              // Run has stored the node event about damage of the state file; used by Run only
-	reportedVolumes     map[string]string // errors of host volumes that were logged, by name; used by Run only
-	paths               *pathChecker      // checks the paths of host volumes
+	registered        chan struct{}     // closed when the node is in the store
+	settingsChanged   chan struct{}     // the channel has a value when the settings have changed
+	stateEventsStored bool              // Run has stored the node events about the state file; used by Run only
+	reportedVolumes   map[string]string // errors of host volumes that were logged, by name; used by Run only
+	paths             *pathChecker      // checks the paths of host volumes
 
 	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
 
@@ -214,8 +214,8 @@ func (n *Node) update(ctx context.Context) error {
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.newNodeRecord(old, hostVolumes)
-		// The event about damage of the store is stored even if the record has not changed.
-		if sameNodeRecord(record, old) && (n.stateDamageReported || len(s.Damage()) == 0) {
+		// An event about the state file is stored even if the record has not changed.
+		if sameNodeRecord(record, old) && (n.stateEventsStored || !tx.HasNodeEvents()) {
 			return errNodeUnchanged
 		}
 		putNode(tx, record, old, time.Now())
@@ -225,7 +225,7 @@ func (n *Node) update(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		n.stateDamageReported = true
+		n.stateEventsStored = true
 		n.config.OnNodeStored()
 	}
 	return err

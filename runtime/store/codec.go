@@ -13,10 +13,20 @@ import (
 )
 
 // msgpackFormat encodes every field of a struct under the name in its tag "store", and without the tag under its Go
-// name, because the other struct tags of the API types omit fields. A field that only a newer build's type has is skipped, and lost when the record is written again.
-var msgpackFormat = func() *codec.MsgpackHandle {
+// name, because the other struct tags of the API types omit fields.
+var msgpackFormat = newMsgpackFormat()
+
+// strictFormat is msgpackFormat, but decoding a field that the type lacks is an error.
+var strictFormat = func() *codec.MsgpackHandle {
+	h := newMsgpackFormat()
+	h.ErrorIfNoField = true
+	return h
+}()
+
+func newMsgpackFormat() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
-	h.Canonical = true                        // Canonical encodes equal values to equal bytes
+	h.Raw = true
+	h.Canonical = true // Canonical encodes equal values to equal bytes
 	h.RawToString = true
 	h.SignedInteger = true
 	h.MapType = reflect.TypeFor[map[string]any]()
@@ -25,9 +35,11 @@ var msgpackFormat = func() *codec.MsgpackHandle {
 	h.SliceElementReset = true
 	h.MaxInitLen = 1 << 10 // MaxInitLen limits the memory that is allocated because of a damaged length
 	h.MaxDepth = 200
-	h.TypeInfos = codec.NewTypeInfos([]string{"store"})
+	h.TypeInfos = storeTypeInfos
 	return h
-}()
+}
+
+var storeTypeInfos = codec.NewTypeInfos([]string{"store"})
 
 // pooledEncoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
 // allocates for a record is a growing buffer.
@@ -54,17 +66,25 @@ func encode(v any) ([]byte, error) {
 	return bytes.Clone(e.buffer), nil
 }
 
-var decoderPool = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpackFormat) }}
+var (
+	decoders       = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpackFormat) }}
+	strictDecoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, strictFormat) }}
+)
 
 // decode decodes payload into the value that v points to, which must be zero.
 func decode(payload []byte, v any) error {
-	d := decoderPool.Get().(*codec.Decoder)
+	_, err := decodeFields(payload, v)
+	return err
+}
+
+func decodeWith(pool *sync.Pool, payload []byte, v any) error {
+	d := pool.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
 	if err := d.Decode(v); err != nil {
 		return err // d is not reused: its state is undefined after an error
 	}
 	d.ResetBytes(nil)
-	decoderPool.Put(d)
+	pool.Put(d)
 	restoreInts(reflect.ValueOf(v))
 	return nil
 }

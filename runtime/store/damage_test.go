@@ -68,6 +68,9 @@ func storeContent(s *Store) map[recordKey]any {
 			panic(err)
 		}
 		for obj := it.Next(); obj != nil; obj = it.Next() {
+			if r, ok := obj.(*localRecord); ok {
+				obj = &localRecord{key: r.key, payload: r.payload, secret: r.secret, unopenedSecret: r.unopenedSecret}
+			}
 			all[recordKey{k.table, k.key(obj)}] = obj
 		}
 	}

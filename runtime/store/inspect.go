@@ -23,6 +23,8 @@ type Contents struct {
 	Records    []*Record
 	Quarantine []QuarantinedEntry
 	Damage     []Damage // Damage is the damage that Open would report
+	// Unknown are the parts of the state that this build does not know.
+	Unknown []UnknownPart
 }
 
 // Record is a record of the state file that could be decoded.
@@ -78,6 +80,12 @@ func Inspect(path string) (*Contents, error) {
 		if err != nil || object == nil {
 			return
 		}
+		if record, ok := object.(*localRecord); ok {
+			unknown, _ := record.decode(newLocalValues(kind.table, record.key)) // an unreadable record is reported by the agent that needs it
+			for _, path := range unknown {
+				s.addUnknown(unknownField(kind.table, path))
+			}
+		}
 		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &Record{
 			Table: kind.table, Key: readableKey(string(k)), Index: r.index, Bytes: len(value), object: object,
@@ -87,6 +95,7 @@ func Inspect(path string) (*Contents, error) {
 	slices.SortStableFunc(c.Records, func(a, b *Record) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
+	c.Unknown = s.listUnknownParts()
 	return c, err
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -101,6 +102,7 @@ func Open(c Config) (*Store, error) {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.KeptIn)
 	}
 	s.logSealedErrors()
+	s.logUnknownParts()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
@@ -134,6 +136,8 @@ func newStore(c Config) (*Store, error) {
 		file:               &stateFile{path: c.Path, reserves: c.ReserveSpace},
 		jobs:               newJobTable(),
 		quarantinedRecords: make(map[string][]byte),
+		unknownParts:       make(map[string]int),
+		unknownFields:      make(map[recordKey][]byte),
 	}
 	var err error
 	if s.mem, err = memdb.NewMemDB(memdbSchema()); err != nil {
@@ -257,6 +261,7 @@ func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 	}
 	bucket = home
 	if !slices.Contains(bucketNames, bucket) && isRecordIntact(err) {
+		l.store.addUnknown("table " + bucket)
 		l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
 		return
 	}
@@ -297,7 +302,9 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
-			return fmt.Errorf("unknown key")
+			l.store.addUnknown(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
+			l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
+			return nil
 		}
 		x := new(tableIndexRecord)
 		if err := decode(r.payload, x); err != nil {
@@ -321,14 +328,14 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		return nil
 	case bucket == jobBucket:
 		job := new(api.Job)
-		if err := decode(r.payload, job); err != nil {
+		if err := l.store.decodePublic(jobBucket, key, r.payload, job); err != nil {
 			return err
 		}
 		l.jobs[key] = job
 		return nil
 	case k.table == Allocations:
 		var a allocationRecord
-		if err := decode(r.payload, &a); err != nil {
+		if err := l.store.decodePublic(Allocations, key, r.payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
@@ -341,9 +348,14 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	if err != nil {
 		return err
 	}
-	obj, err := k.decode(key, open)
-	if err != nil {
-		return err
+	var obj any = &localRecord{key: key, payload: bytes.Clone(open)} // copied, because the record is used longer than the page
+	if !k.isLocal {
+		obj = k.newRecord(key)
+		if err := l.store.decodePublic(k.table, key, open, obj); err != nil {
+			return err
+		}
+	} else if k.newRecord(key) == nil {
+		l.store.addUnknown(fmt.Sprintf("record %s of %s", readableKey(key), k.table))
 	}
 	if k.key(obj) != key {
 		return errRecordOfOtherKey

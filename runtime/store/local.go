@@ -115,11 +115,16 @@ func (tx *Txn) putLocalRecord(t Table, allocID, key string, payload, secret []by
 // putRecord stores a record. If secret is nil, the record keeps a sealed part that could not be opened.
 func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
+	record.hasKnownFields.Store(true)
 	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
+		if err := record.carryUnknownFields(t, old); err != nil {
+			tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), err))
+			return
+		}
 		if secret == nil {
 			record.unopenedSecret = old.unopenedSecret
 		}
-		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.unopenedSecret == record.unopenedSecret {
+		if bytes.Equal(old.payload, record.payload) && bytes.Equal(old.secret, record.secret) && old.unopenedSecret == record.unopenedSecret {
 			return
 		}
 	}
@@ -267,24 +272,67 @@ func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, er
 	if record == nil {
 		return false, nil
 	}
-	var err error
-	if open != nil {
-		err = decodeLocalRecord(record.payload, open)
-	}
-	if err == nil && record.secret != nil {
-		err = decodeLocalRecord(record.secret, secret)
-	}
+	unknown, err := record.decode(open, secret)
 	if err != nil {
 		r.quarantine(t, record, err)
 		return false, fmt.Errorf("read %s %q: %w", t, readableKey(key), err)
 	}
+	for _, path := range unknown {
+		r.reportUnknown(unknownField(t, path))
+	}
 	return true, nil
 }
 
-func decodeLocalRecord(b []byte, v any) error {
-	err := decode(b, v)
+// decode decodes the unencrypted part of a record into open and the secret part into secret, unless these are nil. It
+// returns the fields of the record that this build does not know.
+func (record *localRecord) decode(open, secret any) (unknown []string, err error) {
+	if open != nil {
+		unknown, err = decodeLocalRecord(record.payload, open)
+	}
+	if err == nil && record.secret != nil {
+		var inSecret []string
+		inSecret, err = decodeLocalRecord(record.secret, secret)
+		unknown = append(unknown, inSecret...)
+	}
+	if err == nil && len(unknown) == 0 && record.unopenedSecret == nil {
+		record.hasKnownFields.Store(true)
+	}
+	return unknown, err
+}
+
+func decodeLocalRecord(b []byte, v any) (unknown []string, err error) {
+	unknown, err = decodeFields(b, v)
 	if c, ok := v.(recordChecker); ok && err == nil {
 		err = c.CheckRecord()
 	}
+	return unknown, err
+}
+
+// carryUnknownFields adds to a record the fields of the record that it replaces which this build does not know.
+func (record *localRecord) carryUnknownFields(t Table, old *localRecord) error {
+	if old.hasKnownFields.Load() {
+		return nil
+	}
+	open, secret := newLocalValues(t, record.key)
+	var openCarried, secretCarried bool
+	var err error
+	if record.payload, openCarried, err = carryUnknownFields(old.payload, record.payload, open); err != nil {
+		return err
+	}
+	record.secret, secretCarried, err = carryUnknownFields(old.secret, record.secret, secret)
+	record.hasKnownFields.Store(!openCarried && !secretCarried)
 	return err
+}
+
+// newLocalValues returns pointers to zero values of the types of the unencrypted and of the secret part of a local
+// record. Each is nil if this build has no such part.
+func newLocalValues(t Table, key string) (open, secret any) {
+	open = tableDefsByTable[t].newRecord(key)
+	switch kind := state.AgentRecordOf(key); {
+	case t == taskLocalsTable:
+		secret = new(state.TaskSecrets)
+	case t == agentMetaTable && kind != nil && kind.Sealed:
+		open, secret = nil, open
+	}
+	return open, secret
 }

@@ -58,7 +58,12 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	u.event = u.damage.nodeEvent()
 	tx.delete(t, record.key)
 	tx.quarantined = append(tx.quarantined, u)
-	tx.nodeEvents = append(tx.nodeEvents[:len(tx.nodeEvents):len(tx.nodeEvents)], u.event)
+	tx.addStorageEvent(u.event)
+}
+
+// addStorageEvent adds an event to the node.
+func (tx *Txn) addStorageEvent(event *api.NodeEvent) {
+	tx.nodeEvents = append(tx.nodeEvents[:len(tx.nodeEvents):len(tx.nodeEvents)], event)
 	for _, node := range tx.Nodes(nil, "") {
 		n := *node
 		tx.PutNode(&n) // PutNode adds the event

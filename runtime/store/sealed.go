@@ -180,15 +180,18 @@ func (r Reader) VariableErr(v *api.Variable) error {
 }
 
 // encodeVariableRecord returns the payload of the record of a variable.
-func (s *sealer) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
+func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariable(v)
+	if err == nil {
+		open, err = s.carryUnknown(Variables, key, open)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if c := s.unopenedVariables[v]; c != nil {
+	if c := s.sealer.unopenedVariables[v]; c != nil {
 		return encodeEnvelope(c.box, open), nil
 	}
-	return s.sealPayload(string(Variables), key, secret, open), nil
+	return s.sealer.sealPayload(string(Variables), key, secret, open), nil
 }
 
 // encodeLocalRecord returns the payload of a local record.

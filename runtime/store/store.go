@@ -59,6 +59,7 @@ type Store struct {
 
 	mu           sync.Mutex
 	damagedParts []Damage
+	unknownParts map[string]int // number of records by the name of a part that this build does not know
 
 	// Only the writer uses the next fields.
 	file               *stateFile // file is nil for a store in memory
@@ -66,7 +67,9 @@ type Store struct {
 	index              uint64
 	quarantinedRecords map[string][]byte // quarantine has the quarantined records as they are stored in the file
 	unknownRecords     []bucketWrite     // records of tables that this build does not define
-	nodeEvents         []*api.NodeEvent  // nodeEvents are node events that the next [Txn.PutNode] adds
+	// unknownFields has the open parts of records in public tables that have fields which this build does not know.
+	unknownFields map[recordKey][]byte
+	nodeEvents    []*api.NodeEvent // nodeEvents are node events that the next [Txn.PutNode] adds
 }
 
 // Index returns the index of the last visible change.
@@ -291,7 +294,7 @@ func (s *Store) newBatch() *writeBatch {
 func (b *writeBatch) run(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, unopenedVariables: b.store.sealer.unopenedVariables},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, reportUnknown: b.store.reportUnknown, unopenedVariables: b.store.sealer.unopenedVariables},
 		store:         b.store,
 		mem:           b.mem,
 		index:         b.index + 1,
@@ -415,9 +418,12 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 		case *localRecord:
 			payloads[i] = b.store.sealer.encodeLocalRecord(c.tableDef.table, obj)
 		case *api.Variable:
-			payloads[i], err = b.store.sealer.encodeVariableRecord(c.key, obj)
+			payloads[i], err = b.store.encodeVariableRecord(c.key, obj)
 		default:
 			payloads[i], err = encode(obj)
+		}
+		if err == nil {
+			payloads[i], err = b.store.carryUnknown(c.tableDef.table, c.key, payloads[i])
 		}
 		if err != nil {
 			tx.setError(fmt.Errorf("encode %s %q: %w", c.tableDef.table, readableKey(c.key), err))
@@ -472,11 +478,9 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 	case *api.Allocation:
 		var hash string
 		if o.Job != nil {
-			if hash, err = hashes.jobHash(o.Job); err == nil {
-				if spec := hashes.encodedJobs[hash]; spec != nil {
-					ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
-					hashes.encodedJobs[hash] = nil
-				}
+			var spec []byte
+			if hash, spec, err = s.encodeJobOnce(o.Job, hashes); spec != nil {
+				ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
 			}
 		}
 		if err == nil {
@@ -485,16 +489,38 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 	case *localRecord:
 		payload = s.sealer.encodeLocalRecord(k.table, o)
 	case *api.Variable:
-		payload, err = s.sealer.encodeVariableRecord(k.key(o), o)
+		payload, err = s.encodeVariableRecord(k.key(o), o)
 	default:
 		payload, err = encode(obj)
 	}
 	key := k.key(obj)
+	if err == nil {
+		payload, err = s.carryUnknown(k.table, key, payload)
+	}
 	if err != nil { // impossible: the object was encoded or decoded before
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
 		return nil
 	}
 	return append(ops, bucketWrite{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
+}
+
+// encodeJobOnce returns the key of the record of an allocation's job, and, in the first call for the job, the payload. A job
+// that is stored keeps its key, although another build may have computed it from other bytes.
+func (s *Store) encodeJobOnce(job *api.Job, hashes *jobBatch) (key string, payload []byte, err error) {
+	key, isStored := s.jobs.byJob[job]
+	if !isStored {
+		if key, err = hashes.jobHash(job); err != nil {
+			return "", nil, err
+		}
+	}
+	payload, isEncoded := hashes.encodedJobs[key]
+	if isStored && !isEncoded {
+		if _, payload, err = encodeJob(job); err == nil {
+			payload, err = s.carryUnknown(jobBucket, key, payload)
+		}
+	}
+	hashes.encodedJobs[key] = nil
+	return key, payload, err
 }
 
 // publish makes the batch visible to readers.
@@ -506,6 +532,11 @@ func (b *writeBatch) publish() {
 	}
 	s.commits.Add(1)
 	s.index = b.index
+	for key, c := range b.mergedChanges {
+		if c.after == nil {
+			delete(s.unknownFields, key)
+		}
+	}
 	b.jobs.apply()
 	b.mem.Commit()
 	s.reportUnreadable(b.quarantined)

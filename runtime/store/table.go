@@ -1,10 +1,10 @@
 package store
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
@@ -62,12 +62,12 @@ type tableIndexRow struct {
 type tableDef struct {
 	table      Table
 	hasIndex   bool // the table has an index and watchers, and its objects have CreateIndex and ModifyIndex
+	isLocal    bool // the objects are of type localRecord
 	key        func(any) string
 	indexes    map[string]memdb.Indexer
 	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
 	newRecord  func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
-	decode     func(key string, payload []byte) (any, error)
-	newEvent   func(any) Event // nil if changes of the table cause no events
+	newEvent   func(any) Event                  // nil if changes of the table cause no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
@@ -162,11 +162,7 @@ type indexFields[T any] map[string]func(*T) string
 
 // defineTable returns the definition of a public table.
 func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
-	k := newTableDef(table, withUntypedArg(key), func(_ string, payload []byte) (any, error) {
-		obj := new(T)
-		return obj, decode(payload, obj)
-	})
-	k.newRecord = func(string) any { return new(T) }
+	k := newTableDef(table, withUntypedArg(key), func(string) any { return new(T) })
 	k.hasIndex = true
 	for name, value := range indexes {
 		k.indexes[name] = stringIndexer{value: withUntypedArg(value)}
@@ -184,12 +180,12 @@ func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T]
 }
 
 // newTableDef returns the definition of a table that has no index but its key.
-func newTableDef(table Table, key func(any) string, decode func(key string, payload []byte) (any, error)) *tableDef {
+func newTableDef(table Table, key func(any) string, newRecord func(key string) any) *tableDef {
 	return &tableDef{
-		table:   table,
-		key:     key,
-		indexes: map[string]memdb.Indexer{"id": stringIndexer{value: key, required: true}},
-		decode:  decode,
+		table:     table,
+		key:       key,
+		indexes:   map[string]memdb.Indexer{"id": stringIndexer{value: key, required: true}},
+		newRecord: newRecord,
 	}
 }
 
@@ -205,8 +201,7 @@ func defineAllocations() *tableDef {
 	}, newSetIndexesFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.newRecord = func(string) any { return new(allocationRecord) }
-	k.decode = nil // the loader decodes allocations itself, because their jobs are in jobTable
+	k.newRecord = func(string) any { return new(allocationRecord) } // the loader reads the job, which is in jobTable
 	return k
 }
 
@@ -216,14 +211,14 @@ type localRecord struct {
 	payload        []byte
 	secret         []byte          // secret is sealed in the file; nil if there is none
 	unopenedSecret *unopenedSecret // locked is a sealed part that cannot be opened; nil if there is none
+	// hasKnownFields means that this build knows all fields of the record. It is false until a record of the file is
+	// decoded.
+	hasKnownFields atomic.Bool
 }
 
 func defineLocalTable(table Table, newRecord func(key string) any) *tableDef {
-	key := func(o any) string { return o.(*localRecord).key }
-	k := newTableDef(table, key, func(key string, payload []byte) (any, error) {
-		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // copied, because the record is used longer than the page
-	})
-	k.newRecord = newRecord
+	k := newTableDef(table, func(o any) string { return o.(*localRecord).key }, newRecord)
+	k.isLocal = true
 	return k
 }
 

@@ -152,7 +152,10 @@ func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefsByTable[Deploy
 // DeleteDeployment removes a deployment, if there is one.
 func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 
-// PutNode stores a node. It adds events about damage of the state, if the caller's events
+// HasNodeEvents reports whether PutNode adds events about the state file.
+func (tx *Txn) HasNodeEvents() bool { return len(tx.nodeEvents) > 0 }
+
+// PutNode stores a node. It adds events about the state file, for example about damage, if the caller's events
 // lack them.
 func (tx *Txn) PutNode(n *api.Node) {
 	if !tx.canModify(tableDefsByTable[Nodes], n) {

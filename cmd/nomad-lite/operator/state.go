@@ -34,7 +34,8 @@ Exit codes: 0, or 1 when the file cannot be opened or has no such record.`
 const stateVerifyHelp = `Check a state file, while no agent uses it.
 
 Each page and the checksum of each record is read. What an agent would put into
-quarantine, or could not read at all, is listed. The file is only read.
+quarantine, or could not read at all, is listed, and so are the parts that only
+another version knows, which an agent keeps. The file is only read.
 
 Exit codes: 0 when all is well, 1 when something is damaged or the file cannot be
 opened.`
@@ -90,6 +91,9 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 			for _, q := range contents.Quarantine {
 				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause)
 			}
+			for _, u := range contents.Unknown {
+				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.Records)
+			}
 			for _, d := range contents.Damage {
 				fmt.Fprintln(s.Out, d.RecordName())
 			}
@@ -141,8 +145,9 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 			Index      uint64
 			Tables     []tableSummary
 			Quarantine []quarantinedRecord
+			Unknown    []store.UnknownPart
 			Damage     []string
-		}{Size: c.Size, Index: c.Index, Tables: tableSummaries}
+		}{Size: c.Size, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
 		for _, q := range c.Quarantine {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
@@ -164,6 +169,12 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 		fmt.Fprintln(s.Out, "\nQuarantine")
 		for _, q := range c.Quarantine {
 			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339))
+		}
+	}
+	if len(c.Unknown) > 0 {
+		fmt.Fprintln(s.Out, "\nUnknown to this version, and kept")
+		for _, u := range c.Unknown {
+			fmt.Fprintf(s.Out, "%s (%d records)\n", u.Name, u.Records)
 		}
 	}
 	if len(c.Damage) > 0 {
