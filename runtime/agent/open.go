@@ -44,7 +44,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.outputLosses = newOutputLosses(a)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLosses.handle, logger: a.logger}
-	if a.store, err = openStore(a.dataDirectory, a.logger); err != nil {
+	if a.store, err = openStore(a.dataDirectory, a.config.Version, a.logger); err != nil {
 		return err
 	}
 	a.users = loadUsers(a.store, a.config.DynamicUsers, a.logger)
@@ -97,8 +97,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 }
 
 // openStore opens the state of a data directory.
-func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Logger: logger, TemporaryKeys: d.ephemeralState}
+func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
+	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState}
 	if d.ephemeralState {
 		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old state: %w", err)

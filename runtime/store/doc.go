@@ -11,9 +11,11 @@
 // sealed in the file with the keys of package keyring. In memory, and for callers, they
 // are plain.
 //
-// Each record carries its schema version and a checksum. Every file can be opened: an
-// unreadable record is moved to quarantine, a damaged file is set aside and a new one is
-// written with all readable records, and both are reported.
+// Each record carries its schema version and a checksum. Every file of a format that this
+// build can read can be opened: an unreadable record is moved to quarantine, and taken back
+// by the build that can read it; a damaged file is set aside and a new one is written with
+// all readable records; both are reported. A file of an earlier format is migrated. Fields,
+// records and tables that only another build knows are reported and kept.
 //
 // The package handles only the keys, indexes and timestamps of its objects. Its callers
 // decide which changes are valid.

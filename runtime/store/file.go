@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -49,6 +50,8 @@ type stateFile struct {
 	mappedBytes int64    // lower bound of the number of bytes that db has mapped into memory
 	reserves    bool     // the file reserves space on the disk
 	reservedEnd int64    // the file has space on the disk up to this offset
+
+	migratesFrom int // earlier format of the file, which must be migrated; 0 for the current format
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -277,8 +280,15 @@ func (f *stateFile) removeTemporaryFiles() error {
 }
 
 // rebuild writes all records into a new file and replaces the old file by it. Until the replacement the old
-// file is unchanged.
-func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) {
+// file is unchanged. A file of an earlier format stays as a copy.
+func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) error {
+	if f.migratesFrom != 0 {
+		return f.migrate(all)
+	}
+	return f.replaceFile(all)
+}
+
+func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err error) {
 	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+temporaryNameInfix+"*")
 	if err != nil {
 		return err
@@ -340,22 +350,36 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// writeAllRecords writes all records, in transactions of about four megabytes.
+// maxRebuildBytes is the maximum size of the records of one transaction of writeAllRecords, unless one record is larger.
+const maxRebuildBytes = 4 << 20
+
+// writeAllRecords writes all records, in transactions of maxRebuildBytes at most.
 func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
-	const batchBytes = 4 << 20
-	var ops []bucketWrite
-	var err error
-	size := 0
-	for o := range all {
-		ops = append(ops, o)
-		if size += len(o.value); size >= batchBytes {
-			if err = f.applyOps(ops); err != nil {
-				return err
-			}
-			ops, size = ops[:0], 0
+	for ops := range splitOps(all, maxRebuildBytes) {
+		if err := f.applyOps(ops); err != nil {
+			return err
 		}
 	}
-	return f.applyOps(ops)
+	return nil
+}
+
+// splitOps yields the writes in groups of at most maxBytes, or of one write. A group is valid until the next one.
+func splitOps(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
+	return func(yield func([]bucketWrite) bool) {
+		var ops []bucketWrite
+		size := 0
+		for o := range all {
+			n := len(o.bucket) + len(o.key) + len(o.value)
+			if size+n > maxBytes && len(ops) > 0 {
+				if !yield(ops) {
+					return
+				}
+				ops, size = ops[:0], 0
+			}
+			ops, size = append(ops, o), size+n
+		}
+		yield(ops)
+	}
 }
 
 // keepDamagedFile gives a damaged file a second name, under which it can be inspected after a new file has

@@ -19,6 +19,8 @@ import (
 // Contents has the records of a state file that Inspect has read.
 type Contents struct {
 	Size       int64
+	Format     int    // Format is the number of the format; 0 if its record is damaged
+	Writer     string // Writer is the version that has written the file
 	Index      uint64 // Index is the index of the last visible change
 	Records    []*Record
 	Quarantine []QuarantinedEntry
@@ -45,6 +47,8 @@ type QuarantinedEntry struct {
 	Cause string
 	Time  time.Time
 	Value []byte // Value is the original record; nil if it is sealed
+	// Readable means that this build can read the record, so that Open takes it out of the quarantine.
+	Readable bool
 }
 
 // Inspect reads a state file that is not in use, and does not change it, however damaged
@@ -55,8 +59,11 @@ func Inspect(path string) (*Contents, error) {
 		return nil, err
 	}
 	defer handle.Close()
-	s, err := newStore(Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := newStore(Config{Path: path, Logger: hclog.NewNullLogger()}, currentFormat)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.checkFormat(handle); err != nil {
 		return nil, err
 	}
 	if _, err := s.load(handle); err != nil {
@@ -66,6 +73,10 @@ func Inspect(path string) (*Contents, error) {
 	if info, err := handle.Stat(); err == nil {
 		c.Size = info.Size()
 	}
+	if format := readFormatRecord(handle); format != nil {
+		c.Format, c.Writer = format.Format, format.Writer
+	}
+	c.Quarantine = s.takenBack
 	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
 	}

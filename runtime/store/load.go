@@ -85,9 +85,12 @@ type tableIndexRecord struct {
 
 // Open opens and reads a state file, or makes a new one. It does not fail because of
 // damage: see [Store.Damage]. It fails if the file is in use ([LockedError]) or cannot be
-// opened for writing. A full disk is an error only when a new file must be made.
-func Open(c Config) (*Store, error) {
-	s, err := newStore(c)
+// opened for writing, or if this build cannot read its format ([FormatError]). A full disk is an error only when a new
+// file must be made.
+func Open(c Config) (*Store, error) { return openWithFormat(c, currentFormat) }
+
+func openWithFormat(c Config, format fileFormat) (*Store, error) {
+	s, err := newStore(c, format)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +106,7 @@ func Open(c Config) (*Store, error) {
 	}
 	s.logSealedErrors()
 	s.logUnknownParts()
+	s.reportTakenBack()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
@@ -117,7 +121,7 @@ func Open(c Config) (*Store, error) {
 // The store seals nothing: Path, KeyFile and TemporaryKeys have no effect.
 func OpenMemory(c Config) (*Store, error) {
 	c.Path, c.KeyFile, c.TemporaryKeys = "", "", false
-	s, err := newStore(c)
+	s, err := newStore(c, currentFormat)
 	if err != nil {
 		return nil, err
 	}
@@ -126,9 +130,11 @@ func OpenMemory(c Config) (*Store, error) {
 	return s, nil
 }
 
-func newStore(c Config) (*Store, error) {
+func newStore(c Config, format fileFormat) (*Store, error) {
 	s := &Store{
 		logger:             c.Logger.Named("store"),
+		format:             format,
+		version:            c.Version,
 		sealer:             newSealer(c),
 		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
 		done:               make(chan struct{}),
@@ -139,6 +145,7 @@ func newStore(c Config) (*Store, error) {
 		unknownParts:       make(map[string]int),
 		unknownFields:      make(map[recordKey][]byte),
 	}
+	s.formatRecord = s.formatToWrite(nil)
 	var err error
 	if s.mem, err = memdb.NewMemDB(memdbSchema()); err != nil {
 		return nil, fmt.Errorf("open state store: %w", err)
@@ -166,6 +173,10 @@ func (s *Store) open() error {
 		return err
 	}
 	s.file.openFile = handle
+	if err := s.checkFormat(handle); err != nil {
+		handle.Close()
+		return err
+	}
 	if err := s.file.removeTemporaryFiles(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
@@ -177,9 +188,14 @@ func (s *Store) open() error {
 	}
 	s.sealer.createKeys()
 	if len(s.damagedParts) == 0 {
+		if s.file.migratesFrom != 0 {
+			s.migrateFile()
+			return nil
+		}
 		err := s.file.openDatabase(handle)
 		if err == nil {
 			s.encryptPlainRecords()
+			s.storeTakenBack()
 			return nil
 		}
 		faults = append(faults, unreadablePart{cause: err.Error()})
@@ -220,6 +236,7 @@ type stateLoader struct {
 	jobs          map[string]*api.Job
 	allocations   map[string]loadedAllocation // collected to be loaded after all other tables
 	storedIndexes *tableIndexRecord
+	format        *formatRecord   // nil until the record of the format is read
 	reportedNames map[string]bool // unknown table names in the file that were already reported
 	highestIndex  uint64          // the highest index in any record
 }
@@ -245,8 +262,15 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	for _, f := range faults {
 		s.addDamage(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
+	l.takeBackQuarantined()
 	l.loadAllocations()
 	l.setIndexes(len(faults) == 0)
+	if l.format == nil && len(s.damagedParts) == 0 {
+		l.mem.Abort()
+		return nil, fmt.Errorf("open state file %s: %w", s.file.path, errNoFormat)
+	}
+	s.formatRecord = s.formatToWrite(l.format)
+	s.writeFormat = l.format == nil || *l.format != s.formatRecord
 	l.mem.Commit()
 	return faults, nil
 }
@@ -300,6 +324,10 @@ func isRecordIntact(err error) bool {
 // loadIntactRecord loads a record whose checksum is valid.
 func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
 	switch {
+	case bucket == metaBucket && key == formatKey:
+		var err error
+		l.format, err = decodeFormatRecord(r.payload)
+		return err
 	case bucket == metaBucket:
 		if key != indexKey {
 			l.store.addUnknown(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
@@ -327,15 +355,23 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		l.store.quarantinedRecords[key] = slices.Clone(value)
 		return nil
 	case bucket == jobBucket:
+		payload, err := l.store.migratePart(bucket, key, false, r.payload)
+		if err != nil || payload == nil {
+			return err
+		}
 		job := new(api.Job)
-		if err := l.store.decodePublic(jobBucket, key, r.payload, job); err != nil {
+		if err := l.store.decodePublic(jobBucket, key, payload, job); err != nil {
 			return err
 		}
 		l.jobs[key] = job
 		return nil
 	case k.table == Allocations:
+		payload, err := l.store.migratePart(bucket, key, false, r.payload)
+		if err != nil || payload == nil {
+			return err
+		}
 		var a allocationRecord
-		if err := l.store.decodePublic(Allocations, key, r.payload, &a); err != nil {
+		if err := l.store.decodePublic(Allocations, key, payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
@@ -345,7 +381,10 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		return nil
 	}
 	box, open, err := decodeEnvelope(r.payload)
-	if err != nil {
+	if err == nil && len(open) > 0 {
+		open, err = l.store.migratePart(bucket, key, false, open)
+	}
+	if err != nil || open == nil {
 		return err
 	}
 	var obj any = &localRecord{key: key, payload: bytes.Clone(open)} // copied, because the record is used longer than the page
@@ -374,7 +413,11 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 	var unopened *unopenedSecret
 	if box != nil {
 		var err error
-		if secret, err = s.openBox(string(t), key, box); err != nil {
+		if secret, err = s.openBox(string(t), key, box); err == nil {
+			if secret, err = l.store.migratePart(string(t), key, true, secret); err != nil {
+				return err
+			}
+		} else {
 			unopened = s.recordUnopenedSecret(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
 		}
 		s.hasPlainSecrets = s.hasPlainSecrets || isPlaintextBox(box)
@@ -427,8 +470,8 @@ func (l *stateLoader) loadAllocations() {
 		if r.Spec != "" {
 			a.Job = l.jobs[r.Spec]
 			if a.Job == nil {
-				v := loaded.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
-				if v == nil || uint64OrZero(v.CreateIndex) != r.JobCreateIndex {
+				v := l.jobVersion(r.allocationRecord)
+				if v == nil {
 					l.quarantineRecord(string(Allocations), id, r.fileValue, errors.New("its job does not read"))
 					continue
 				}
@@ -455,6 +498,16 @@ func (l *stateLoader) loadAllocations() {
 			l.quarantineRecord(string(Allocations), id, r.fileValue, err)
 		}
 	}
+}
+
+// jobVersion returns the version of an allocation's job in the list of versions, nil if there is none.
+func (l *stateLoader) jobVersion(r allocationRecord) *api.Job {
+	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
+	v := loaded.JobVersion(nil, r.Alloc.Namespace, r.Alloc.JobID, r.JobVersion)
+	if v == nil || uint64OrZero(v.CreateIndex) != r.JobCreateIndex {
+		return nil
+	}
+	return v
 }
 
 // addTaskStates replaces the task states of an allocation by the states in the records

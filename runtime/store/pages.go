@@ -91,7 +91,18 @@ type pageScanner struct {
 	pageCount uint64 // number of pages in the file
 	visited   map[uint64]bool
 	faults    []unreadablePart
+	only      string // the only bucket that is read; empty for all buckets
 	visit     func(bucket string, key, value []byte)
+}
+
+// scanBucket calls visit for every readable record of one bucket.
+func scanBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket string, key, value []byte)) {
+	h, err := readMetaPage(f)
+	if err != nil {
+		return
+	}
+	s := &pageScanner{f: f, pageCount: min(uint64(size)/pageSize, h.pageCount), visited: map[uint64]bool{0: true, 1: true}, only: bucket, visit: visit}
+	s.walkPages("", h.root, 0, nil, nil)
 }
 
 // scanPages calls visit for every readable record, and returns the faults it has found. If there are none,
@@ -207,6 +218,9 @@ func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high 
 func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 	if name == "" || len(value) < bucketHeaderSize {
 		s.addFault(name, id, "table without a name or a root")
+		return
+	}
+	if s.only != "" && name != s.only {
 		return
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {

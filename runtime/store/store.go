@@ -38,6 +38,8 @@ type Config struct {
 	TemporaryKeys bool
 	// ReserveSpace makes the file reserve space on the disk, so that changes that free space can be stored on a full disk.
 	ReserveSpace bool
+	// Version is the version of this build, which is stored in the file.
+	Version string
 	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the
 	// changes are large; 0 means 100.
 	FeedSize int
@@ -63,10 +65,15 @@ type Store struct {
 
 	// Only the writer uses the next fields.
 	file               *stateFile // file is nil for a store in memory
+	format             fileFormat
+	version            string       // version of this build
+	formatRecord       formatRecord // record of the format for the file
+	writeFormat        bool         // the record in the file is another one
 	jobs               *jobTable
 	index              uint64
-	quarantinedRecords map[string][]byte // quarantine has the quarantined records as they are stored in the file
-	unknownRecords     []bucketWrite     // records of tables that this build does not define
+	quarantinedRecords map[string][]byte  // quarantine has the quarantined records as they are stored in the file
+	takenBack          []QuarantinedEntry // records that Open has taken out of the quarantine
+	unknownRecords     []bucketWrite      // records of tables that this build does not define
 	// unknownFields has the open parts of records in public tables that have fields which this build does not know.
 	unknownFields map[recordKey][]byte
 	nodeEvents    []*api.NodeEvent // nodeEvents are node events that the next [Txn.PutNode] adds
@@ -385,6 +392,9 @@ func (b *writeBatch) writeToFile() error {
 		b.store.quarantinedRecords[o.key] = o.value // kept for rebuild, which writes the quarantine to a new file
 		ops = append(ops, o)
 	}
+	if b.store.writeFormat {
+		ops = append(ops, encodeFormatRecord(b.store.formatRecord))
+	}
 	if b.index != b.store.index {
 		o, err := encodeIndexRecord(b.mem)
 		if err != nil {
@@ -435,6 +445,9 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 // allRecords yields every record of the state in mem, for a new file.
 func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	return func(yield func(bucketWrite) bool) {
+		if !yield(encodeFormatRecord(s.formatRecord)) {
+			return
+		}
 		o, err := encodeIndexRecord(mem)
 		if err != nil {
 			s.logger.Error("record cannot be written anew", "error", err)
@@ -531,7 +544,7 @@ func (b *writeBatch) publish() {
 		return
 	}
 	s.commits.Add(1)
-	s.index = b.index
+	s.index, s.writeFormat = b.index, false
 	for key, c := range b.mergedChanges {
 		if c.after == nil {
 			delete(s.unknownFields, key)

@@ -37,8 +37,8 @@ Each page and the checksum of each record is read. What an agent would put into
 quarantine, or could not read at all, is listed, and so are the parts that only
 another version knows, which an agent keeps. The file is only read.
 
-Exit codes: 0 when all is well, 1 when something is damaged or the file cannot be
-opened.`
+Exit codes: 0 when nothing is damaged, 1 when something is damaged or the file
+cannot be opened.`
 
 func newStateInspectCommand(s *cli.Streams) *cobra.Command {
 	var asJSON bool
@@ -89,7 +89,7 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			for _, q := range contents.Quarantine {
-				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause)
+				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, readableHint(q))
 			}
 			for _, u := range contents.Unknown {
 				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.Records)
@@ -101,10 +101,22 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 				return &cli.ExitError{Code: 1, Err: fmt.Errorf(
 					"%s is damaged: %d places, %d records can be read. An agent starts with those and keeps what it cannot read", path, n, len(contents.Records))}
 			}
-			_, err = fmt.Fprintf(s.Out, "%s: %d records at index %d, all well\n", path, len(contents.Records), contents.Index)
+			summary := "all well"
+			if n := len(contents.Quarantine); n > 0 {
+				summary = fmt.Sprintf("%d in quarantine", n)
+			}
+			_, err = fmt.Fprintf(s.Out, "%s: %d records at index %d, %s\n", path, len(contents.Records), contents.Index, summary)
 			return err
 		},
 	}
+}
+
+// readableHint returns the end of the line about a quarantined record.
+func readableHint(q store.QuarantinedEntry) string {
+	if q.Readable {
+		return "; this version can read it, and takes it back at the next start of an agent"
+	}
+	return ""
 }
 
 // stateFilePath returns the state file of a data directory.
@@ -142,12 +154,14 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 		}
 		out := struct {
 			Size       int64
+			Format     int
+			Writer     string
 			Index      uint64
 			Tables     []tableSummary
 			Quarantine []quarantinedRecord
 			Unknown    []store.UnknownPart
 			Damage     []string
-		}{Size: c.Size, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
+		}{Size: c.Size, Format: c.Format, Writer: c.Writer, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
 		for _, q := range c.Quarantine {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
@@ -156,7 +170,7 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 		}
 		return printStateJSON(s, out)
 	}
-	fmt.Fprintf(s.Out, "Size   %d\nIndex  %d\n\n", c.Size, c.Index)
+	fmt.Fprintf(s.Out, "Size    %d\nFormat  %d, written by version %s\nIndex   %d\n\n", c.Size, c.Format, c.Writer, c.Index)
 	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Table\tRecords\tBytes")
 	for _, row := range tableSummaries {
@@ -168,7 +182,7 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 	if len(c.Quarantine) > 0 {
 		fmt.Fprintln(s.Out, "\nQuarantine")
 		for _, q := range c.Quarantine {
-			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339))
+			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)%s\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339), readableHint(q))
 		}
 	}
 	if len(c.Unknown) > 0 {

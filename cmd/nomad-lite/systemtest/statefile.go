@@ -3,20 +3,30 @@ package systemtest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"os"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/rogpeppe/go-internal/testscript"
+	bolt "go.etcd.io/bbolt"
 )
 
 // editStateFile is the command "statefile FILE" of the scripts. It creates a state file. With the
-// arguments FILE OLD NEW it replaces bytes in a state file, wherever they are.
+// arguments FILE OLD NEW it replaces bytes in a state file, wherever they are. With the arguments -newer FILE it changes the
+// format of a state file to 9, which only version 9.9.0 can read.
 func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 2 && args[0] == "-newer" && !neg {
+		ts.Check(setNewerFormat(ts.MkAbs(args[1])))
+		return
+	}
 	if neg || len(args) != 1 && len(args) != 3 {
-		ts.Fatalf("usage: statefile FILE [OLD NEW]")
+		ts.Fatalf("usage: statefile FILE [OLD NEW], statefile -newer FILE")
 	}
 	path := ts.MkAbs(args[0])
 	if len(args) == 3 {
@@ -49,4 +59,18 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	ts.Check(err)
 	ts.Check(s.Close())
+}
+
+// setNewerFormat replaces the record of the format in a state file. The form of this record never changes.
+func setNewerFormat(path string) error {
+	const payload = `{"format":9,"oldest_reader":9,"writer":"9.9.0"}`
+	index := make([]byte, 8)
+	checksum := crc32.Checksum(slices.Concat([]byte("meta\x00format\x00\x01"), index, []byte(payload)), crc32.MakeTable(crc32.Castagnoli))
+	record := slices.Concat([]byte{1}, binary.BigEndian.AppendUint32(nil, checksum), index, []byte(payload))
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), record) })
+	return errors.Join(err, db.Close())
 }

@@ -1,0 +1,243 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// formatKey is the key of the record of the format in the table of metadata.
+const formatKey = "format"
+
+// formatRecord describes the format of a state file. Its own form never changes, so that each build can read it: a record of
+// schema version 1 whose payload is a JSON object with these three members.
+type formatRecord struct {
+	// Format is the number of the format.
+	Format int `json:"format"`
+	// OldestReader is the lowest format of which a build can read the file: the builds of this format ignore what
+	// later formats have added.
+	OldestReader int `json:"oldest_reader"`
+	// Writer is the version of the build that has written the file.
+	Writer string `json:"writer"`
+}
+
+// A migration converts a part of each record of one format to the next format. A record that is sealed in parts has two
+// parts. The result is nil if the record has no place in the next format.
+type migration func(bucket, key string, isSealed bool, part []byte) ([]byte, error)
+
+// fileFormat is the format of the state files of a build.
+type fileFormat struct {
+	number       int
+	oldestReader int
+	migrations   map[int]migration // migrations by the number of the format that they convert
+}
+
+// currentFormat is the format of this build.
+var currentFormat = fileFormat{number: 1, oldestReader: 1}
+
+// FormatError means that this build cannot read the format of a state file. Nothing was changed.
+type FormatError struct {
+	Path          string
+	Format        int
+	Writer        string // version of the build that has written the file
+	CurrentFormat int
+	Copy          string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
+}
+
+func (e *FormatError) Error() string {
+	if e.Format < e.CurrentFormat {
+		return fmt.Sprintf("state file %s has format %d of nomad-lite %s, and this version has no migration from it to its format %d; nothing was changed: start a version that reads format %d first",
+			e.Path, e.Format, e.Writer, e.CurrentFormat, e.Format)
+	}
+	wayBack := "to go back, drain the node with that version, and start this version with another data directory"
+	if e.Copy != "" {
+		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.Copy)
+	}
+	return fmt.Sprintf("state file %s has format %d, which nomad-lite %s can read, and this version reads format %d; nothing was changed, and tasks continue to run: start nomad-lite %s again; %s",
+		e.Path, e.Format, e.Writer, e.CurrentFormat, e.Writer, wayBack)
+}
+
+// MigrationError means that a state file could not be migrated. The state can be read, and each change tries the migration
+// again.
+type MigrationError struct {
+	Path         string
+	Format       int   // present format of the file
+	MissingBytes int64 // bytes that are missing on the file system; 0 if the cause is another one
+	Cause        error
+}
+
+func (e *MigrationError) Error() string {
+	remedy := e.Cause.Error()
+	if e.MissingBytes > 0 {
+		remedy = fmt.Sprintf("%d bytes are missing on its file system: free them", e.MissingBytes)
+	}
+	return fmt.Sprintf("state file %s stays in format %d, and no change can be stored until it is migrated: %s", e.Path, e.Format, remedy)
+}
+
+// Unwrap returns the cause.
+func (e *MigrationError) Unwrap() error { return e.Cause }
+
+// errNoFormat means that an undamaged file has no record of its format.
+var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads: move it to another place to start with an empty state")
+
+// encodeFormatRecord returns the write operation for the record of the format.
+func encodeFormatRecord(r formatRecord) bucketWrite {
+	payload, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("store: encode %+v: %v", r, err)) // a bug: numbers and a text can be encoded
+	}
+	return bucketWrite{metaBucket, formatKey, encodeRecord(metaBucket, formatKey, 0, payload)}
+}
+
+// decodeFormatRecord decodes the payload of the record of the format.
+func decodeFormatRecord(payload []byte) (*formatRecord, error) {
+	r := new(formatRecord)
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, err
+	}
+	if r.Format < 1 || r.OldestReader < 1 || r.OldestReader > r.Format {
+		return nil, fmt.Errorf("format %d with oldest reader %d", r.Format, r.OldestReader)
+	}
+	return r, nil
+}
+
+// readFormatRecord returns the record of the format of a locked file, nil if it cannot be read.
+func readFormatRecord(f *os.File) (found *formatRecord) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil
+	}
+	scanBucket(f, info.Size(), metaBucket, func(_ string, key, value []byte) {
+		if string(key) != formatKey {
+			return
+		}
+		if r, err := decodeRecord(metaBucket, formatKey, value); err == nil {
+			found, _ = decodeFormatRecord(r.payload)
+		}
+	})
+	return found
+}
+
+// checkFormat returns a FormatError if this build cannot read a locked file, and changes nothing. If the file has an
+// earlier format, the loader and the next rebuilding migrate it.
+func (s *Store) checkFormat(handle *os.File) error {
+	found := readFormatRecord(handle)
+	if found == nil {
+		return nil // the loader reports the missing record
+	}
+	err := &FormatError{Path: s.file.path, Format: found.Format, Writer: found.Writer, CurrentFormat: s.format.number}
+	if found.OldestReader > s.format.number {
+		if name := formatCopyName(s.file.path, s.format.number); isRegularFile(name) {
+			err.Copy = name
+		}
+		return err
+	}
+	for n := found.Format; n < s.format.number; n++ {
+		if s.format.migrations[n] == nil {
+			return err
+		}
+		s.file.migratesFrom = found.Format
+	}
+	return nil
+}
+
+// formatToWrite returns the record of the format for a file that this build writes. found is the record in the file, nil if
+// there is none. A file of a newer format, which this build can read, keeps its format: records of this build are valid in it.
+func (s *Store) formatToWrite(found *formatRecord) formatRecord {
+	r := formatRecord{Format: s.format.number, OldestReader: s.format.oldestReader, Writer: s.version}
+	if found != nil && found.Format > r.Format {
+		r.Format, r.OldestReader = found.Format, found.OldestReader
+	}
+	return r
+}
+
+// migratePart converts a part of a record from the format of the file to the current one.
+func (s *Store) migratePart(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
+	if s.file.migratesFrom == 0 {
+		return part, nil
+	}
+	for n := s.file.migratesFrom; n < s.format.number && part != nil; n++ {
+		var err error
+		if part, err = s.format.migrations[n](bucket, key, isSealed, part); err != nil {
+			return nil, fmt.Errorf("migrate it from format %d: %w", n, err)
+		}
+	}
+	return part, nil
+}
+
+// migrateFile migrates a file of an earlier format. If that fails, each change tries it again.
+func (s *Store) migrateFile() {
+	from := s.file.migratesFrom
+	err := s.file.rebuild(s.allRecords(s.mem.Txn(false)))
+	if err == nil {
+		s.logger.Info("state file migrated", "from_format", from, "format", s.format.number, "copy", formatCopyName(s.file.path, from))
+		return
+	}
+	s.logger.Error("state file not migrated", "error", err)
+	s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{Message: "State cannot be changed: " + err.Error(), Subsystem: "Storage", Timestamp: time.Now()})
+	s.writeErr.Store(&err)
+}
+
+// formatCopyName returns the name of the copy of a state file that is kept when the file is migrated from a format.
+func formatCopyName(path string, format int) string { return fmt.Sprintf("%s.format-%d", path, format) }
+
+func isRegularFile(name string) bool {
+	info, err := os.Lstat(name)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// freeBytes is FreeBytes; tests replace it.
+var freeBytes = FreeBytes
+
+// migrate replaces a file of an earlier format by a new one with all records. The old file stays as a copy.
+func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
+	if missing := f.missingBytes(1); missing > 0 {
+		return &MigrationError{Path: f.path, Format: f.migratesFrom, MissingBytes: missing, Cause: unix.ENOSPC}
+	}
+	err := f.keepCopy(f.migratesFrom)
+	if err == nil {
+		err = f.replaceFile(all)
+	}
+	if err != nil {
+		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFrom, Cause: err}
+		if errors.Is(err, unix.ENOSPC) {
+			migrationErr.MissingBytes = f.missingBytes(2) // the new file can be larger
+		}
+		return migrationErr
+	}
+	f.migratesFrom = 0
+	return nil
+}
+
+// missingBytes returns how many bytes are missing on the file system for the given number of files of the same size, and 0
+// if none is missing or the number is unknown.
+func (f *stateFile) missingBytes(files int64) int64 {
+	info, err := f.openFile.Stat()
+	if err != nil {
+		return 0
+	}
+	free, err := freeBytes(filepath.Dir(f.path))
+	if err != nil {
+		return 0
+	}
+	return max(0, files*info.Size()-int64(free))
+}
+
+// keepCopy gives the file a second name, which it keeps when another file replaces it.
+func (f *stateFile) keepCopy(format int) error {
+	name := formatCopyName(f.path, format)
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(f.path, name); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(f.path))
+}
