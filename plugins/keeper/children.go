@@ -61,7 +61,7 @@ func killDescendants() {
 		for _, pid := range process.Children(os.Getpid()) {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
-				unfreezeCgroup(strconv.Itoa(pid))
+				UnfreezeCgroup(strconv.Itoa(pid))
 			}
 		}
 		var waitStatus unix.WaitStatus

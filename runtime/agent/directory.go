@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/filelock"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ErrInUse means that another nomad-lite process uses the data directory.
@@ -23,8 +25,8 @@ const (
 	keyringFile = "keyring.json"
 )
 
-// lockDataDir locks the data directory until all copies of the returned file are closed.
-// With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
+// lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in
+// the file for [keeper.Directory.LockedBy]. With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
 func lockDataDir(dataDir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -36,6 +38,11 @@ func lockDataDir(dataDir string, flags int) (*os.File, error) {
 			return nil, fmt.Errorf("%s: %w", dataDir, ErrInUse)
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	self, err := process.LookupID(os.Getpid())
+	if err == nil {
+		// An agent without a record in the file works: only Stop does not find it. The disk can be full.
+		_ = keeper.WriteLockOwner(f, self)
 	}
 	return f, nil
 }

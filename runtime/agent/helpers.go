@@ -16,6 +16,9 @@ import (
 // as the agent.
 const argv0 = "nomad-lite"
 
+// keeperArgs is the command line of the keeper.
+var keeperArgs = []string{argv0, "keeper"}
+
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {
 	dataDirectory *dataDirectory
@@ -35,7 +38,7 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	}
 	h.keeper, err = keeper.Start(ctx, keeper.Config{
 		Dir:       d.path,
-		Args:      []string{argv0, "keeper"},
+		Args:      keeperArgs,
 		Ephemeral: d.temporary,
 		Logger:    h.logger,
 	})

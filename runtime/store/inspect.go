@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
@@ -126,6 +127,40 @@ func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry
 	}
 	q.Cause, q.Time, q.Value = storedRecord.Cause, storedRecord.Time, storedRecord.Value
 	return q
+}
+
+// Allocations returns the allocations in the state file. They have no job.
+func (c *Contents) Allocations() []*api.Allocation {
+	var allocs []*api.Allocation
+	for _, r := range c.Records {
+		if alloc, ok := r.object.(*api.Allocation); ok {
+			allocs = append(allocs, alloc)
+		}
+	}
+	return allocs
+}
+
+// Meta returns the records that PutMeta has stored under names with the prefix, by their names without it.
+func (c *Contents) Meta(prefix string) map[string]*Record {
+	records := make(map[string]*Record)
+	for _, r := range c.Records {
+		if local, ok := r.object.(*localRecord); ok && r.Table == agentMetaTable && strings.HasPrefix(local.key, prefix) {
+			records[strings.TrimPrefix(local.key, prefix)] = r
+		}
+	}
+	return records
+}
+
+// Decode decodes the unencrypted part of a record that PutMeta has stored into value, a pointer to a zero value.
+func (r *Record) Decode(value any) error {
+	local, ok := r.object.(*localRecord)
+	if !ok || local.payload == nil {
+		return fmt.Errorf("read %s %q: the record has no unencrypted value", r.Table, r.Key)
+	}
+	if _, err := decodeLocalRecord(local.payload, value); err != nil {
+		return fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
+	}
+	return nil
 }
 
 // Redacted returns the object of the record as encoding/json would decode it, without empty values, and with

@@ -30,7 +30,8 @@ nomad.sock in its data directory. What it knows is in the data directory:
 /var/lib/nomad-lite for root, else $XDG_STATE_HOME/nomad-lite.
 
 Interrupt, SIGTERM and even kill -9 end the agent and leave the tasks running;
-the next agent takes them over. To stop a job: nomad-lite job stop. SIGHUP reads
+the next agent takes them over. To stop a job: nomad-lite job stop. To end all
+that runs for a data directory: nomad-lite agent stop -all. SIGHUP reads
 the configuration again: log level, certificates, telemetry, metadata and
 reservations of the node, plugin and hook blocks, and when what has ended is
 removed from the disk.
@@ -101,6 +102,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.claimTasks, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
 	f.BoolVar(&o.endUnknown, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	cmd.AddCommand(newStopCommand(s))
 	return cmd
 }
 

@@ -57,7 +57,7 @@ func All() map[string]func() {
 // none, because tests run in parallel.
 func runWithTestConfig() {
 	config := os.Getenv(systemtest.TestConfigEnvVar)
-	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
+	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") && !slices.Contains(os.Args, "stop") {
 		options := []string{"-config", config}
 		if !slices.Contains(os.Args, "-dev") { // with -dev, an agent of root has no port
 			options = append(options, "-config", filepath.Join(filepath.Dir(config), systemtest.FreePortConfigFile))

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+const stopHelp = `Shut down the agent of a data directory, and print what has ended.
+
+Without DATA-DIR it is the default one: /var/lib/nomad-lite for root, else
+$XDG_STATE_HOME/nomad-lite. Tasks that run continue, together with the keeper, the
+log collector and the plugins, which the command lists.
+
+With -all these processes are killed too, also one that does not respond, and an
+agent that does not shut down in time. Tasks end as in a power failure, without
+kill_signal and kill_timeout, and their jobs stay: the next agent starts them again.
+To stop them in order, run 'nomad-lite job stop' for each job before. A container
+or virtual machine that another program runs for a task, such as the Docker engine, is
+left to the next agent, and its allocation is printed.
+
+A service manager may start the agent again: under systemd, stop the unit first.
+The command is run by the user of the agent.
+
+Exit codes: 0, or 1 when something could not be ended.`
+
+type stopOptions struct {
+	all     bool
+	timeout time.Duration
+}
+
+// newStopCommand returns the command "agent stop".
+func newStopCommand(s *cli.Streams) *cobra.Command {
+	var o stopOptions
+	cmd := &cobra.Command{
+		Use:   "stop [flags] [DATA-DIR]",
+		Short: "Shut down an agent, or end all that runs for a data directory",
+		Long:  stopHelp,
+		Example: `  nomad-lite agent stop                       tasks continue
+  nomad-lite agent stop -all /srv/nomad-lite  tasks, plugins and helpers end as well`,
+		Args: cli.RequireArgCount(0, 1, "at most one data directory"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := strings.Join(args, "")
+			if dir == "" {
+				var err error
+				if dir, err = agentsocket.DefaultDataDir(); err != nil {
+					return err
+				}
+			}
+			return stopAgent(dir, o, s)
+		},
+	}
+	cmd.Flags().BoolVar(&o.all, "all", false, "also kill tasks, plugins, log collector and keeper")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "`duration` that the agent has to shut down")
+	return cmd
+}
+
+func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
+	ended := 0
+	remaining, err := agent.Stop(dir, agent.StopOptions{
+		All:     o.all,
+		Timeout: o.timeout,
+		OnEnd: func(p agent.DataDirProcess) {
+			ended++
+			how := "shut down"
+			if p.Killed {
+				how = "killed"
+			}
+			fmt.Fprintf(s.Out, "%s (pid %d): %s\n", p.Name, p.PID, how)
+		},
+	})
+	if errors.Is(err, agent.ErrNotShutDown) {
+		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, cli.ShellQuote(dir))
+	}
+	if err != nil {
+		return err
+	}
+	if ended == 0 && len(remaining.Processes) == 0 {
+		fmt.Fprintf(s.Out, "No process runs for %s.\n", dir)
+	}
+	printRemaining(remaining, dir, o, s)
+	return nil
+}
+
+// printRemaining prints the processes and the allocations that run after the end of the agent.
+func printRemaining(r *agent.Remaining, dir string, o stopOptions, s *cli.Streams) {
+	var names []string
+	tasks := 0
+	for _, p := range r.Processes {
+		if p.AllocID != "" {
+			tasks++
+			continue
+		}
+		names = append(names, fmt.Sprintf("%s (pid %d)", p.Name, p.PID))
+	}
+	if tasks > 0 {
+		names = append(names, fmt.Sprintf("processes of tasks (%d)", tasks))
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), cli.ShellQuote(dir))
+	}
+	if !o.all {
+		return
+	}
+	for _, id := range r.Allocations {
+		fmt.Fprintf(s.Out, "Allocation %.8s had no process here: a container or virtual machine of it may still run.\n", id)
+	}
+}
