@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -375,23 +376,36 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 // destroyTimeout limits one attempt of DestroyReleased for one network.
 const destroyTimeout = time.Minute
 
+// maxParallelDestroys limits how many networks DestroyReleased destroys at one time. After a crash of the
+// agent there can be hundreds, and each waits for the kernel or a driver.
+const maxParallelDestroys = 16
+
 // DestroyReleased tries once to destroy each network that no task uses, and returns the number of
 // those that remain.
 func (m *Manager) DestroyReleased(ctx context.Context) (remaining int) {
+	var failed atomic.Int64
+	var destroyWG sync.WaitGroup
+	running := make(chan struct{}, maxParallelDestroys)
 	for _, record := range m.store.Networks() {
 		if !record.Released && m.store.HasAllocation(record.AllocID) || !m.setBusy(record.AllocID) {
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, destroyTimeout)
-		err := m.destroy(limited, &record)
-		cancel()
-		m.clearBusy(record.AllocID)
-		if err != nil && ctx.Err() == nil {
-			m.logger.Warn("network not destroyed, trying again", "alloc_id", record.AllocID, "error", err)
-		}
-		if err != nil {
-			remaining++
-		}
+		running <- struct{}{}
+		destroyWG.Go(func() {
+			defer func() { <-running }()
+			defer m.clearBusy(record.AllocID)
+			limited, cancel := context.WithTimeout(ctx, destroyTimeout)
+			defer cancel()
+			err := m.destroy(limited, &record)
+			if err == nil {
+				return
+			}
+			failed.Add(1)
+			if ctx.Err() == nil {
+				m.logger.Warn("network not destroyed, trying again", "alloc_id", record.AllocID, "error", err)
+			}
+		})
 	}
-	return remaining
+	destroyWG.Wait()
+	return int(failed.Load())
 }

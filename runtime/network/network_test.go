@@ -387,6 +387,31 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "remove")
 }
 
+// slowHost is a host on which the removal of a namespace takes a second.
+type slowHost struct{ *fakeHost }
+
+func (slowHost) RemoveNamespace(string) error {
+	time.Sleep(time.Second)
+	return nil
+}
+
+// An agent that was killed can have left hundreds of networks.
+func TestReleasedNetworksAreDestroyedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d, s := newTestManager()
+		m.host = slowHost{newFakeHost(d)}
+		for i := range 2 * maxParallelDestroys {
+			id := fmt.Sprint("gone", i)
+			s.records[id] = state.AllocNetwork{AllocID: id}
+		}
+		begin := time.Now()
+		if remaining := m.DestroyReleased(t.Context()); remaining != 0 || time.Since(begin) != 2*time.Second {
+			t.Errorf("%d networks remain after %v, want none after 2s", remaining, time.Since(begin))
+		}
+		checkCalls(t, d, s)
+	})
+}
+
 // Nothing is recorded for a network that does not exist.
 func TestUnknownNetwork(t *testing.T) {
 	m, d, s := newTestManager()
