@@ -132,7 +132,7 @@ func errorWithStderr(reason string, t *stderrTail) error {
 	case len(lines) == 0:
 		return errors.New(reason)
 	case isPanic:
-		return fmt.Errorf("%s, after a panic:\n\t%s", reason, strings.Join(lines, "\n\t"))
+		return &PanicError{reason, lines}
 	case strings.Contains(strings.Join(lines, " "), magicCookieNotice):
 		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", reason)
 	case len(lines) == 1:

@@ -53,7 +53,7 @@ func FuzzLogLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		out.buf.Reset()
 		tail := &stderrTail{}
-		logLine(line, 0, false, logger, tail)
+		logLine(line, 0, false, logger, tail, &panicLog{logger: logger})
 		got := out.String()
 		if len(got) > 10*len(line)+10*maxNonJSONLineSize {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))

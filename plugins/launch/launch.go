@@ -81,6 +81,9 @@ type Config struct {
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
+	// Panics are the panics that were logged with their stacks. Nil means that each panic is.
+	Panics *PanicReports
+
 	// OnCall is called after each unary call of the plugin: see base.CallRecorder. It may be nil.
 	OnCall func(method string, d time.Duration, failed bool)
 
@@ -518,7 +521,7 @@ func (p *Plugin) watchProcess() {
 	if p.stdio.pipes[1] != nil {
 		p.wg.Go(func() {
 			defer close(p.stdio.stderrDone)
-			relayStderr(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail)
+			relayStderr(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail, &panicLog{reports: p.cfg.Panics, plugin: p.cfg.Name, logger: p.logger})
 		})
 	} else {
 		close(p.stdio.stderrDone)

@@ -139,7 +139,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"line=1|2|unix|relative|grpc|", []string{"not an absolute path"}, nil},
 		{"exit", []string{"wrote no handshake line and exited with code 3", "cannot read licence: no such file"}, nil},
 		{"killed", []string{"was killed by signal 9"}, nil},
-		{"panic", []string{"exited with code 2, after a panic", "the licence is void", "goroutine 1"}, nil},
+		{"panic", []string{"exited with code 2, after a panic: the licence is void (", "hostile_test.go:"}, nil},
 		{"cookie", []string{"exited with code 1", "a plugin of another program than Nomad"}, nil},
 		{"handshake-exit", []string{"exited with code 7", "I have changed my mind"}, nil},
 		{"no-socket", []string{"its socket", "does not exist"}, nil},
@@ -213,6 +213,62 @@ func TestLaunchErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A plugin that panics at each start is started again and again, and each task that waits for it reports the error.
+func TestPanicIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	cfg, log := newConfig(t, "panic")
+	cfg.Panics = new(PanicReports)
+	for range 3 {
+		_, err := Start(t.Context(), cfg)
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want one line", err)
+		}
+		if text := WithPanicLines(err).Error(); !strings.Contains(text, "goroutine 1 [running]:\n") || !strings.Contains(text, "hostile_test.go:") {
+			t.Errorf("the error for programs without a log has no stack: %s", text)
+		}
+	}
+	for _, line := range []string{"panic: the licence is void", "goroutine 1"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("the log has %d times %q, want 1:\n%s", n, line, log)
+		}
+	}
+}
+
+// The same message at another position, or of another plugin, is another panic.
+func TestOtherPanicIsNew(t *testing.T) {
+	lines := func(message, address, line string) []string {
+		return []string{"panic: " + message, "goroutine 7 [running]:", "main.run(" + address + ")", "\t/main.go:" + line + " +" + address}
+	}
+	r := new(PanicReports)
+	for _, test := range []struct {
+		name, plugin string
+		lines        []string
+		want         bool
+	}{
+		{"first", "a", lines("no", "0xc0001", "3"), true},
+		{"the same at another address", "a", lines("no", "0xc0002", "3"), false},
+		{"another line", "a", lines("no", "0xc0001", "4"), true},
+		{"another message", "a", lines("yes", "0xc0001", "3"), true},
+		{"another plugin", "b", lines("no", "0xc0001", "3"), true},
+	} {
+		if got := r.isNew(test.plugin, test.lines); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestPanicPosition(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"panic: no\ngoroutine 1 [running]:\nmain.run(0x1)\n\t/a/main.go:3 +0x2f\nmain.main()\n\t/a/main.go:9 +0x1", "/a/main.go:3"},
+		{"panic: runtime error: index out of range [5] with length 3\ngoroutine 1 [running]:\npanic({0x1, 0x2})\n\t/go/panic.go:9 +0x1\nruntime.goPanicIndex()\n\t/go/panic.go:7 +0x1\nmain.run(...)\n\t/a/main.go:4", "/a/main.go:4"},
+		{"panic: no", ""},
+	} {
+		if got := panicPosition(strings.Split(test.text, "\n")); got != test.want {
+			t.Errorf("%q: %q, want %q", test.text, got, test.want)
+		}
 	}
 }
 

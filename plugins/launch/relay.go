@@ -31,7 +31,8 @@ const (
 
 // relayStderr logs the lines of a plugin's stderr, and returns when r ends. Its memory use does
 // not depend on the plugin's output.
-func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail) {
+func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLog) {
+	defer panics.flush()
 	br := bufio.NewReaderSize(r, maxLineSize)
 	inPanic := false
 	for {
@@ -47,7 +48,7 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail) {
 			}
 		}
 		if len(line) > 0 {
-			inPanic = logLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t)
+			inPanic = logLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t, panics)
 		}
 		if err != nil {
 			return
@@ -56,7 +57,7 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail) {
 }
 
 // logLine logs one line and reports whether the following lines are part of a Go stack trace.
-func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail) bool {
+func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLog) bool {
 	if line == "" && dropped == 0 {
 		return inPanic
 	}
@@ -72,10 +73,15 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 		inPanic = true
 	}
 	t.add(line, inPanic)
-	level := hclog.Debug
-	if inPanic {
-		level = hclog.Error
+	if len(line) > maxNonJSONLineSize {
+		dropped += len(line) - maxNonJSONLineSize
+		line = line[:maxNonJSONLineSize]
 	}
+	if inPanic {
+		panics.add(escapeNonGraphic(line))
+		return true
+	}
+	level := hclog.Debug
 	if strings.HasPrefix(line, "[") {
 		for _, p := range levelPrefixes {
 			if rest, ok := strings.CutPrefix(line, p.text); ok {
@@ -85,18 +91,14 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 		}
 	}
 	if level < logger.GetLevel() {
-		return inPanic
-	}
-	if len(line) > maxNonJSONLineSize {
-		dropped += len(line) - maxNonJSONLineSize
-		line = line[:maxNonJSONLineSize]
+		return false
 	}
 	if dropped > 0 {
 		logger.Log(level, escapeNonGraphic(line), "dropped_bytes", dropped)
 	} else {
 		logger.Log(level, escapeNonGraphic(line))
 	}
-	return inPanic
+	return false
 }
 
 var levelPrefixes = []struct {

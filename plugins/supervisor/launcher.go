@@ -14,6 +14,7 @@ import (
 type launcher struct {
 	cfg             Config
 	recordedPlugins *recordedPlugins
+	panics          launch.PanicReports
 }
 
 // launch starts or reattaches the process of one catalog entry.
@@ -41,6 +42,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 		Keeper:       l.cfg.Keeper,
 		DriverConfig: l.cfg.DriverConfig,
 		HookConfig:   l.cfg.HookConfig,
+		Panics:       &l.panics,
 		Logger:       l.cfg.Logger,
 	}
 	if onCall := l.cfg.OnCall; onCall != nil {

@@ -210,7 +210,7 @@ func New(cfg Config) *Supervisor {
 		infoChanged:  make(chan struct{}),
 	}
 	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
-	s.launchPlugin = (&launcher{cfg, s.recordedPlugins}).launch
+	s.launchPlugin = (&launcher{cfg: cfg, recordedPlugins: s.recordedPlugins}).launch
 	if cfg.Catalog != nil {
 		s.SetCatalog(cfg.Catalog)
 	}

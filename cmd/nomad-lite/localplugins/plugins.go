@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -215,7 +216,7 @@ func StartOnce(ctx context.Context, plugins Plugins, name string) (started super
 	case runErr != nil:
 		return started, runErr
 	case started.Err != nil:
-		return started, started.Err
+		return started, launch.WithPanicLines(started.Err)
 	case waitErr != nil:
 		return started, waitErr
 	case started.Serves.Name == "":
