@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate test-vm test-vm-short test-faults test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -14,6 +14,9 @@ govulncheck: ## known vulnerabilities of the dependencies that the code reaches;
 
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
+
+state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record
+	go test -count=1 -run '^Test(StoredFields|StateFixtures)$$' ./runtime/store -update
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm

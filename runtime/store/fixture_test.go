@@ -1,0 +1,220 @@
+package store
+
+import (
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// fieldFiller fills values. The value of a field follows from its name, so that a field that is read under another name has the
+// wrong value.
+type fieldFiller struct {
+	types []reflect.Type // the types around the value
+}
+
+func (f fieldFiller) fill(v reflect.Value, name string) {
+	hash := fnv.New32a()
+	io.WriteString(hash, name)
+	number := 1 + int64(hash.Sum32()%100)
+	if v.Type() == reflect.TypeFor[time.Time]() {
+		v.Set(reflect.ValueOf(time.Unix(1767225600+number, 0).UTC()))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(number)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(uint64(number))
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(float64(number) / 2)
+	case reflect.String:
+		v.SetString(name)
+	case reflect.Interface:
+		v.Set(reflect.ValueOf(name))
+	case reflect.Pointer:
+		if slices.Contains(f.types, v.Type().Elem()) {
+			return // a value of a recursive type
+		}
+		v.Set(reflect.New(v.Type().Elem()))
+		f.fill(v.Elem(), name)
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			v.SetBytes([]byte(name))
+			return
+		}
+		if slices.Contains(f.types, v.Type().Elem()) {
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		f.fill(v.Index(0), name)
+	case reflect.Map:
+		key, element := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		f.fill(key, name)
+		f.fill(element, name)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, element)
+	case reflect.Struct:
+		inner := fieldFiller{append(slices.Clone(f.types), v.Type())}
+		for _, field := range storedFields(v.Type()) {
+			if target, err := v.FieldByIndexErr(field.index); err == nil {
+				inner.fill(target, field.name)
+			}
+		}
+	default:
+		panic("a value of type " + v.Type().String() + " cannot be stored")
+	}
+}
+
+// newFilled returns a pointer to a filled value of the type that zero points to.
+func newFilled(zero any) any {
+	fieldFiller{}.fill(reflect.ValueOf(zero).Elem(), "value")
+	return zero
+}
+
+// putEveryKind stores a record of each kind, with a value in each field, and closes the store.
+func putEveryKind(t *testing.T, s *Store) {
+	t.Helper()
+	mustUpdate(t, s, func(tx *Txn) {
+		for _, k := range tableDefs {
+			switch {
+			case k.table == Allocations:
+				tx.PutAllocation(newFilled(new(api.Allocation)).(*api.Allocation))
+			case !k.isLocal:
+				tx.put(k, newFilled(k.newRecord("")))
+			}
+		}
+	})
+	alloc := s.Snapshot().Allocations(nil, "")[0]
+	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).LocalState()
+	local.Destroy.Handle.DriverState = []byte(`{"Env":{"NOMAD_ALLOC_ID":"x"}}`) // is sealed
+	mustSucceed(t, s.PutTask(alloc.ID, "task", local, newFilled(new(api.TaskState)).(*api.TaskState), state.DurabilitySync)())
+	mustUpdate(t, s, func(tx *Txn) {
+		tx.PutCheckResult(alloc.ID, newFilled(new(api.AllocCheckStatus)).(*api.AllocCheckStatus))
+		for _, kind := range state.AgentRecords {
+			name := kind.Name
+			if strings.HasSuffix(name, "/") {
+				name += alloc.ID
+			}
+			value := newFilled(kind.New())
+			if key, ok := value.(*state.HookKey); ok {
+				*key = []byte(strings.Repeat("k", state.HookKeySize))
+			}
+			tx.PutMeta(name, value)
+		}
+	})
+	mustSucceed(t, s.Close())
+	const quarantined = "task_local\x00ID\x00other"
+	payload, err := s.sealer.encodeQuarantineRecord(quarantined, quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte("damaged")})
+	mustSucceed(t, err)
+	putRawRecords(t, filepath.Dir(s.file.path), bucketWrite{quarantineBucket, quarantined, encodeRecord(quarantineBucket, quarantined, 1, payload)})
+}
+
+// copyState copies a data directory of stateFixtures to a temporary directory.
+func copyState(t *testing.T, from string) (to string) {
+	t.Helper()
+	to = t.TempDir()
+	for _, name := range []string{FileName, "keyring.json"} {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		mustSucceed(t, err)
+		mustSucceed(t, os.WriteFile(filepath.Join(to, name), text, 0o600))
+	}
+	return to
+}
+
+// The directories below testdata/state are read completely. The directory next was made by this build, and has a record of
+// each kind with a value in each field: see make state-fixture.
+func TestStateFixtures(t *testing.T) {
+	next := filepath.Join(stateFixtures, "next")
+	dir := t.TempDir()
+	s, err := openAs(t, dir, "next", currentFormat)
+	mustSucceed(t, err)
+	putEveryKind(t, s)
+	if *update {
+		for _, name := range []string{FileName, "keyring.json"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			mustSucceed(t, err)
+			mustSucceed(t, os.WriteFile(filepath.Join(next, name), text, 0o600))
+		}
+	}
+	s, err = openAs(t, dir, "next", currentFormat)
+	mustSucceed(t, err)
+	want, wantQuarantine := storeContent(s), len(s.quarantinedRecords)
+
+	for _, from := range append(releasedStates(t), next) {
+		t.Run(filepath.Base(from), func(t *testing.T) {
+			if commit, err := os.ReadFile(filepath.Join(from, "COMMIT")); err != nil || len(commit) == 0 {
+				t.Errorf("COMMIT: %q, %v", commit, err)
+			}
+			dir := copyState(t, from)
+			contents, err := Inspect(filepath.Join(dir, FileName))
+			if err != nil || len(contents.Damage) > 0 || len(contents.Unknown) > 0 || len(contents.Quarantine) != wantQuarantine {
+				t.Fatalf("damage %v, unknown %v, quarantine %v, %v", contents.Damage, contents.Unknown, contents.Quarantine, err)
+			}
+			s := openWithKeys(t, dir)
+			if d := s.Damage(); len(d) > 0 || len(s.sealer.sealedErrors) > 0 {
+				t.Errorf("damage %v, sealed %v", d, s.sealer.sealedErrors)
+			}
+			content := storeContent(s)
+			for key, object := range content {
+				if record, ok := object.(*localRecord); ok {
+					unknown, err := record.decode(newLocalValues(key.table, key.key))
+					if err != nil || len(unknown) > 0 {
+						t.Errorf("%s %q: unknown fields %q, %v", key.table, key.key, unknown, err)
+					}
+					record.hasKnownFields.Store(false) // as in the records of want
+				}
+			}
+			if from != next {
+				return
+			}
+			for key, object := range want {
+				if got := content[key]; !reflect.DeepEqual(got, object) {
+					t.Errorf("%s %q: %s", key.table, readableKey(key.key), firstDifference(string(key.table), reflect.ValueOf(got), reflect.ValueOf(object)))
+				}
+			}
+			if len(content) != len(want) {
+				t.Errorf("%d records, want %d", len(content), len(want))
+			}
+			if t.Failed() {
+				t.Error("a record has changed: run make state-fixture in the same commit")
+			}
+		})
+	}
+}
+
+// Each kind of records is in the directory next, and each field of them has a value.
+func TestStateFixtureIsComplete(t *testing.T) {
+	s := openWithKeys(t, copyState(t, filepath.Join(stateFixtures, "next")))
+	content := storeContent(s)
+	found := make(map[string]bool)
+	for key, object := range content {
+		name := string(key.table)
+		if kind := state.AgentRecordOf(key.key); key.table == agentMetaTable && kind != nil {
+			name += " " + kind.Name
+		}
+		found[name] = true
+		if record, ok := object.(*localRecord); ok && record.secret != nil && key.table == taskLocalsTable {
+			found[name+" (sealed)"] = true
+		}
+	}
+	for _, name := range []string{metaBucket + " " + indexKey, quarantineBucket, jobBucket, string(Variables) + " (sealed)", string(taskStatesTable) + " (written)"} {
+		found[name] = true // each state has these
+	}
+	for _, r := range storedRecords() {
+		if !found[r.name] {
+			t.Errorf("no record of %s", r.name)
+		}
+	}
+}
