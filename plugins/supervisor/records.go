@@ -25,8 +25,7 @@ type Record struct {
 	// content of the file. A change of any of them requires a new process, and cannot be
 	// read from the running process.
 	Identity string
-	// Serves is the driver or hook that the plugin serves. It is zero in records of earlier
-	// builds.
+	// Serves is the driver or hook that the plugin serves.
 	Serves PluginKey
 }
 
@@ -214,7 +213,7 @@ func (r *recordedPlugins) killOrphans() error {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keepRunning != nil && rec.Serves != (PluginKey{}) && rec.Serves.Type != base.TypeDevice && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()

@@ -85,11 +85,8 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 }
 
 // scalingPolicy returns the scaling block of a group as a scaling policy.
-func scalingPolicy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
+func scalingPolicy(g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
-	if p.ModifyIndex == 0 { // the job was stored by an earlier version of this program
-		p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
-	}
 	if p.Type == "" {
 		p.Type = "horizontal"
 	}
@@ -100,7 +97,7 @@ func scalingPolicies(s *store.Snapshot, ws store.WatchSet, namespace string) (al
 	for _, j := range s.Jobs(ws, namespace, "") {
 		for _, g := range j.TaskGroups {
 			if g.Scaling != nil {
-				all = append(all, scalingPolicy(j, g))
+				all = append(all, scalingPolicy(g))
 			}
 		}
 	}
@@ -124,7 +121,7 @@ func (h *scalingHandler) listPolicies(r *request) (any, error) {
 }
 
 // scalingPoliciesIndex is the index of the last change of a scaling policy. It is the highest index of the
-// policies if the state was written by an earlier version of this program, which did not store this index.
+// policies if the record of the indexes was damaged.
 func scalingPoliciesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 	index := s.TableIndex(ws, store.ScalingPolicies)
 	if index == 0 {

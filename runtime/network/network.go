@@ -92,7 +92,7 @@ const driverTimeout = time.Minute
 // driver needs, or until ctx is done. If it fails, Destroy must be called nevertheless.
 func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error) {
 	record := &request
-	if former := m.store.Network(record.AllocID); former != nil && former.Mode != "" {
+	if former := m.store.Network(record.AllocID); former != nil {
 		// The machine was booted, or an agent has died while it created the network.
 		if err := m.host.Disconnect(ctx, former); err != nil {
 			return nil, err
@@ -256,10 +256,8 @@ func (m *Manager) clearBusy(allocID string) {
 
 // destroy disconnects and removes the namespace of a network, and deletes the record.
 func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error {
-	if record.Mode != "" {
-		if err := m.host.Disconnect(ctx, record); err != nil {
-			return err
-		}
+	if err := m.host.Disconnect(ctx, record); err != nil {
+		return err
 	}
 	var err error
 	if record.Driver != "" {

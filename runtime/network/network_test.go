@@ -180,7 +180,9 @@ func (h *fakeHost) Connect(_ context.Context, n *state.AllocNetwork, path string
 }
 
 func (h *fakeHost) Disconnect(_ context.Context, n *state.AllocNetwork) error {
-	h.call("disconnect")
+	if n.Mode != "" { // the host has not connected the other networks of these tests
+		h.call("disconnect")
+	}
 	delete(h.connected, n.AllocID)
 	return nil
 }

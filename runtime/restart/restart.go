@@ -79,11 +79,10 @@ const (
 
 // State is the stored state of a Tracker.
 type State struct {
-	Count       int       // number of ends that counted in the current window
-	WindowStart time.Time // start of the current window
-	NextStart   time.Time // time at which the last delay ends; zero if there was none
-	// Delay is the last delay. It is zero in a record of an earlier version.
-	Delay time.Duration `json:",omitempty"`
+	Count       int           // number of ends that counted in the current window
+	WindowStart time.Time     // start of the current window
+	NextStart   time.Time     // time at which the last delay ends; zero if there was none
+	Delay       time.Duration // the last delay
 }
 
 // Tracker applies a policy to the ends of one task. It is not safe for
@@ -119,11 +118,7 @@ func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 	if t.state.NextStart.IsZero() {
 		return 0
 	}
-	longest := t.state.Delay
-	if longest == 0 {
-		longest = max(addSaturating(t.policy.Delay, t.policy.Delay/4), t.policy.Interval)
-	}
-	return min(max(t.state.NextStart.Sub(now), 0), longest)
+	return min(max(t.state.NextStart.Sub(now), 0), t.state.Delay)
 }
 
 // Decide decides about a task that has just ended. For ActionRestart it also records the end of

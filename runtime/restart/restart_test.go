@@ -244,13 +244,6 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
 	}
-
-	old := tracker.State()
-	old.Delay = 0 // records of an earlier version have no delay
-	tracker.Resume(old)
-	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), 20*time.Second; got != want {
-		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
-	}
 }
 
 // An updated policy applies from the next decision on.

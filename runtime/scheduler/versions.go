@@ -232,7 +232,7 @@ func (c jobVersions) setPolicyIndexes(job, old *api.Job) {
 		group, policy := *g, *g.Scaling
 		policy.CreateIndex, policy.ModifyIndex = c.tx.Index(), c.tx.Index()
 		if old != nil {
-			if before := model.FindGroup(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
+			if before := model.FindGroup(old, *g.Name); before != nil && before.Scaling != nil {
 				policy.CreateIndex = before.Scaling.CreateIndex
 				if model.SameScalingPolicy(before.Scaling, g.Scaling) {
 					policy = *before.Scaling

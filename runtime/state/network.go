@@ -13,10 +13,9 @@ type AllocNetwork struct {
 	// Driver is the driver that creates the namespace; empty means that the agent does.
 	Driver   string
 	Hostname string
-	// Mode is the network mode. It is empty if the driver connects the namespace.
-	Mode    string
-	Ports   []NetworkPort
-	CNIArgs map[string]string
+	Mode     string // network mode
+	Ports    []NetworkPort
+	CNIArgs  map[string]string
 	// CNIConfig is the configuration of the network of a mode cni/…, with which it is disconnected, too.
 	CNIConfig []byte
 	// Isolation is passed to the tasks; nil until the namespace is created and connected.
@@ -91,10 +90,10 @@ func (r *NetworkRecord) AllocNetwork() AllocNetwork {
 	return n
 }
 
-// CheckRecord returns an error if the record lacks its allocation, or both its driver and its mode.
+// CheckRecord returns an error if the record lacks its allocation or its mode.
 func (r *NetworkRecord) CheckRecord() error {
-	if r.AllocID == "" || r.Driver == "" && r.Mode == "" {
-		return errors.New("the record of a network lacks its allocation, or its driver and its mode")
+	if r.AllocID == "" || r.Mode == "" {
+		return errors.New("the record of a network lacks its allocation or its mode")
 	}
 	return nil
 }

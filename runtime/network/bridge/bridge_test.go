@@ -299,28 +299,6 @@ func TestPortOfAddress(t *testing.T) {
 	}
 }
 
-// A namespace that an earlier version has connected, without the maps of this one, is disconnected.
-func TestDetachOfEarlierVersion(t *testing.T) {
-	if testing.Short() {
-		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
-	}
-	b := New(testConfig)
-	before := machineState(t)
-	attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
-	for _, chain := range []string{"prerouting", "output"} {
-		command(t, "nft", "flush", "chain", "inet", "nomad-lite-nomad", chain)
-	}
-	for _, f := range families {
-		command(t, "nft", "delete", "map", "inet", "nomad-lite-nomad", "addressports"+f.name)
-	}
-	if err := b.Detach("one"); err != nil {
-		t.Error(err)
-	}
-	if after := machineState(t); after != before {
-		t.Errorf("left behind:\n%s", after)
-	}
-}
-
 // checkLoopback6 checks that the port 80 of a namespace one answers on [::1], unless the kernel filters bridged frames:
 // then it refuses connections at once.
 func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {

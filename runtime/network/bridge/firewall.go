@@ -446,14 +446,7 @@ func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Se
 	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name }) {
 		return nil
 	}
-	present, err := c.GetSets(table)
-	if err != nil {
-		return err
-	}
 	for _, set := range sets {
-		if !slices.ContainsFunc(present, func(s *nftables.Set) bool { return s.Name == set.Name }) {
-			continue // an earlier version has written the table
-		}
 		existing, err := c.GetSetElements(set)
 		if err != nil {
 			return err
