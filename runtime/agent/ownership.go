@@ -23,7 +23,7 @@ import (
 // ErrCopy means that the data directory is a copy of another one, which owns the running tasks.
 var ErrCopy = errors.New("data directory is a copy")
 
-// directoryOwner identifies the data directory that owns the tasks of a state. It is stored as JSON, in the state and in a file
+// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in a file
 // outside of the data directory.
 type directoryOwner struct {
 	ID     string     `json:"id"`   // random, of the state; a copy of the directory has the same
@@ -149,16 +149,14 @@ func bootKey() (string, error) {
 }
 
 func (i *directoryIdentity) read() (*directoryOwner, error) {
-	text := ""
-	known, err := i.store.Snapshot().Meta(state.DirectoryOwnerName, &text)
+	var r state.DirectoryOwner
+	known, err := i.store.Snapshot().Meta(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
 		return nil, err
 	}
-	o := new(directoryOwner)
-	if err := json.Unmarshal([]byte(text), o); err != nil {
-		return nil, err
-	}
-	return o, nil
+	return &directoryOwner{
+		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: process.ID(r.Keeper), Agent: process.ID(r.Agent),
+	}, nil
 }
 
 // publish records that the directory owns the tasks of its state, with its keeper.
@@ -173,7 +171,10 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 		return err
 	}
 	_, err = i.store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutMeta(state.DirectoryOwnerName, string(text))
+		o := i.owner
+		tx.PutMeta(state.DirectoryOwnerName, &state.DirectoryOwner{
+			ID: o.ID, Boot: o.Boot, Device: o.Device, Inode: o.Inode, Path: o.Path, Keeper: state.ProcessRecord(o.Keeper), Agent: state.ProcessRecord(o.Agent),
+		})
 		return nil
 	})
 	if err != nil {

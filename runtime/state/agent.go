@@ -62,6 +62,23 @@ func (p *PluginProcess) CheckRecord() error {
 	return nil
 }
 
+// DirectoryOwner is the record of the data directory that owns the tasks of a state.
+type DirectoryOwner struct {
+	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same
+	Boot   string        `store:"boot"`
+	Device uint64        `store:"device"`
+	Inode  uint64        `store:"inode"`
+	Path   string        `store:"path"`
+	Keeper ProcessRecord `store:"keeper"` // keeper of the directory when its last agent started
+	Agent  ProcessRecord `store:"agent"`  // last agent of the directory
+}
+
+// ProcessRecord is the stored form of the id of a process.
+type ProcessRecord struct {
+	PID       int    `store:"pid"`
+	StartTime uint64 `store:"start_time"`
+}
+
 // PendingRemoval is a deleted allocation that is still on the disk. It has what the calls
 // of its hooks need.
 type PendingRemoval api.Allocation

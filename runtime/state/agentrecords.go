@@ -40,7 +40,7 @@ var AgentRecords = []AgentRecord{
 	newAgentRecord[map[string]*string](NodeMetaName),
 	newAgentRecord[HookKey](HookKeyName),
 	newAgentRecord[[]PluginInfo](PluginInfoName),
-	newAgentRecord[string](DirectoryOwnerName),
+	newAgentRecord[DirectoryOwner](DirectoryOwnerName),
 	newAgentRecord[string](VolumeCallName),
 	newAgentRecord[PluginProcess](PluginProcessPrefix),
 	newAgentRecord[NetworkRecord](NetworkPrefix),
