@@ -47,7 +47,10 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.store, err = openStore(a.dataDirectory, a.config.Version, a.logger); err != nil {
 		return err
 	}
-	a.users = loadUsers(a.store, a.config.DynamicUsers, a.logger)
+	pool := loadUsers(a.store, a.config.DynamicUsers, a.logger)
+	if pool != nil {
+		a.users = pool
+	}
 	nodeID := localnode.LoadID(a.store)
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.scheduler = a.newScheduler(nodeID)
@@ -56,6 +59,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
+	a.orphanCleaner.OnUnknownProcess = func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) }
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if !a.dataDirectory.ephemeralState {
 		a.directoryIdentity, err = openIdentity(a.dataDirectory, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, a.logger)

@@ -252,7 +252,7 @@ func copyError(path string, f ownershipFacts) error {
 	if f.other != nil {
 		original = f.other
 	}
-	text := "its state belongs to " + original.Path + ", whose tasks may run. Nothing was taken over or ended. To see the state: nomad-lite operator state inspect " + path
+	text := fmt.Sprintf("its state belongs to %s with inode %d", original.Path, original.Inode) + ", whose tasks may run. Nothing was taken over or ended. To see the state: nomad-lite operator state inspect " + path
 	if f.otherAgent {
 		return fmt.Errorf("%s: %w: %s\nThe agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", path, ErrCopy, text, f.other.Agent.PID)
 	}

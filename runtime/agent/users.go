@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"path/filepath"
+	"strconv"
+
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/users"
@@ -11,7 +16,7 @@ import (
 
 // loadUsers returns the user ids for tasks, without those that tasks of an earlier agent have. It
 // returns nil if the range is the zero value.
-func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) hooks.UserPool {
+func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Pool {
 	if ids == (idrange.Range{}) {
 		return nil
 	}
@@ -33,4 +38,12 @@ func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) hooks.Use
 		}
 	}
 	return pool
+}
+
+// reserveUser keeps the user id of a process of an unknown task from being given to another task.
+func reserveUser(pool *users.Pool, allocID, task string, p process.ID) {
+	var st unix.Stat_t
+	if pool != nil && unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) == nil {
+		pool.Restore(users.Task{AllocID: allocID, Name: task}, st.Uid)
+	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
@@ -47,6 +48,9 @@ type Cleaner struct {
 
 	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see state.UnknownAllocPrefix.
 	EndUnknown bool
+
+	// OnUnknownProcess is called for each process of an unknown task that is left running. It may be nil.
+	OnUnknownProcess func(allocID, task string, p process.ID)
 
 	ports            unknownPorts
 	mu               sync.Mutex

@@ -97,6 +97,9 @@ func (c *Cleaner) reportUnknown(ids map[string]bool) {
 			var pids []int
 			for _, p := range t.processes {
 				pids = append(pids, p.PID)
+				if c.OnUnknownProcess != nil {
+					c.OnUnknownProcess(id, t.name, p)
+				}
 				for _, port := range hostPorts(p) {
 					c.ports.add(port, p)
 				}

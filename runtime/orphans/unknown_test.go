@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,7 +68,13 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		return c, text.String(), d.destroyed
 	}
 	for _, name := range []string{"first", "second, which has a job"} {
-		c, log, destroyed := nextAgent(func(*Cleaner) {})
+		var processes []process.ID
+		c, log, destroyed := nextAgent(func(c *Cleaner) {
+			c.OnUnknownProcess = func(_, _ string, p process.ID) { processes = append(processes, p) }
+		})
+		if !slices.Equal(processes, []process.ID{pid}) {
+			t.Errorf("%s agent: processes %v, want %v", name, processes, pid)
+		}
 		if len(destroyed) > 0 || !pid.Alive() || !c.UnknownTaskHasPort(21000) || c.UnknownTaskHasPort(21001) {
 			t.Errorf("%s agent: destroyed %q, process alive: %t, port in use: %t", name, destroyed, pid.Alive(), c.UnknownTaskHasPort(21000))
 		}
