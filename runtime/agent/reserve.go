@@ -26,14 +26,11 @@ const (
 
 // useReserve removes the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise.
 func (d *dataDirectory) useReserve(logger hclog.Logger) {
-	free, err := store.FreeBytes(d.path)
-	if err == nil && free < minFreeBytes {
-		err = os.Remove(d.reservePath())
-		if err == nil {
-			logger.Error("the disk of the data directory is full: the agent starts with the space that it has reserved, and accepts no new jobs; stop and purge jobs, or remove files", "dir", d.path)
-		}
-	} else if err == nil {
-		err = d.makeReserve(free)
+	var err error
+	if store.CheckFreeSpace(d.path, minFreeBytes) == nil {
+		err = d.makeReserve()
+	} else if err = os.Remove(d.reservePath()); err == nil {
+		logger.Error("the disk of the data directory is full: the agent starts with the space that it has reserved, and accepts no new jobs; stop and purge jobs, or remove files", "dir", d.path)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		logger.Debug("space for the start on a full disk is not reserved", "error", err)
@@ -53,18 +50,16 @@ func (d *dataDirectory) keepReserve(ctx context.Context) {
 	for {
 		select {
 		case <-check.C:
-			if free, err := store.FreeBytes(d.path); err == nil {
-				_ = d.makeReserve(free) // the next check repeats it
-			}
+			_ = d.makeReserve() // the next check repeats it
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// makeReserve makes the reserve if it is missing and takes at most half of the free space.
-func (d *dataDirectory) makeReserve(free uint64) error {
-	if info, err := os.Lstat(d.reservePath()); err == nil && info.Size() == reserveSize || free < 2*reserveSize {
+// makeReserve makes the reserve if it is missing, and if more than its size stays free.
+func (d *dataDirectory) makeReserve() error {
+	if info, err := os.Lstat(d.reservePath()); err == nil && info.Size() == reserveSize || store.CheckFreeSpace(d.path, 4*reserveSize) != nil {
 		return nil
 	}
 	f, err := os.OpenFile(d.reservePath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

@@ -36,17 +36,33 @@ func (s *Store) CheckSpace() error {
 	if s.file == nil {
 		return nil
 	}
-	free, err := FreeBytes(filepath.Dir(s.file.path))
-	if err != nil {
-		return nil // the change itself reports what is wrong with the disk
-	}
-	if free < minFreeBytes {
-		return fmt.Errorf("the disk of %s has %d bytes left: %w; stop and purge jobs, or remove files", s.file.path, free, unix.ENOSPC)
+	if err := CheckFreeSpace(filepath.Dir(s.file.path), minFreeBytes); err != nil {
+		return fmt.Errorf("%w; stop and purge jobs, or remove files", err)
 	}
 	return nil
 }
 
-// FreeBytes returns the space that this user can use on the disk of a directory.
+// CheckFreeSpace returns an error that wraps ENOSPC if this user cannot store so many bytes on the disk of a directory.
+func CheckFreeSpace(dir string, size int64) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= uint64(size) {
+		return nil // a change reports what is wrong with the disk
+	}
+	// Root can use space that is reserved for it, but not all of the space that the file system counts as free.
+	f, err := os.CreateTemp(dir, ".space-*")
+	if err == nil {
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+		f.Close()
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the disk of %s is full: %w", dir, unix.ENOSPC)
+}
+
+// FreeBytes returns the free space on the disk of a directory. For root it includes space that is reserved for root, and can
+// include some that the file system needs for itself.
 func FreeBytes(dir string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
