@@ -75,8 +75,9 @@ const (
 )
 
 // Prestart implements hook.TaskPrestart.
-func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (h *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	task, mode := h.task()
+	task.Running = req.Running
 	switch mode {
 	case OutputDiscarded:
 		return hook.TaskPrestartResponse{}, nil

@@ -280,7 +280,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	for i, s := range streams {
 		k := key{task.AllocID, task.Name, s}
 		paths[i] = filepath.Join(fifoDir(task.Dir), k.fifoName())
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k) })
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.Running) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -299,8 +299,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 }
 
 // startStream hands one stream to the current collector process, or to the next one.
-func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k key) error {
-	fifo, err := c.ensureFIFO(ctx, alloc, k)
+func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k key, running bool) error {
+	fifo, err := c.ensureFIFO(ctx, alloc, k, running)
 	if err != nil {
 		return err
 	}
@@ -368,10 +368,18 @@ func (c *Collector) signalTaskCountLocked(tasks int) {
 
 // ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
 // that the keeper holds it.
-func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key) (*os.File, error) {
+//
+// A running task keeps the FIFO that the keeper holds, also when that is no longer in the
+// directory: the end of the last reader would kill the task with SIGPIPE. The next start of the
+// task makes a new FIFO.
+func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key, running bool) (*os.File, error) {
 	f, err := c.conf.Keeper.GetFD(k.fdKey())
 	if err == nil {
 		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
+			return f, nil
+		}
+		if running {
+			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
 			return f, nil
 		}
 		f.Close()

@@ -256,6 +256,42 @@ func TestReplacedFIFO(t *testing.T) {
 	}
 }
 
+// The directory of the allocation is removed while the task runs. The start for a running task, of
+// the next agent, must not close the FIFO to which the task writes.
+func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, Config{})
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	stdout, _ := s.startTask(limits)
+	out := s.openFIFO(stdout)
+	s.writeText(out, "before\n")
+	s.awaitOutput(Stdout, "before\n")
+	if err := os.RemoveAll(fifoDir(s.logDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	running := newTask(s.logDir, limits)
+	running.Running = true
+	if _, _, err := s.collector.Start(t.Context(), running); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.WriteString("after\n"); err != nil {
+		t.Fatalf("the running task cannot write: %v", err) // EPIPE; a program gets SIGPIPE
+	}
+	s.awaitOutput(Stdout, "after\n")
+	out.Close()
+	s.stopTask()
+
+	s.startTask(limits)
+	out = s.openFIFO(stdout)
+	s.writeText(out, "next start\n")
+	s.awaitOutput(Stdout, "after\nnext start\n")
+	out.Close()
+	s.stopTask()
+}
+
 // Tasks can write to the log directory and to its parent, and not to the directory of the
 // allocation, which has the FIFOs: another task's FIFO gets no output of this task.
 func TestTasksCannotReplaceFIFOs(t *testing.T) {

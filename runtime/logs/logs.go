@@ -22,6 +22,10 @@ type Task struct {
 
 	Stdout Limits
 	Stderr Limits
+
+	// Running means that the task runs, and writes to the FIFOs that the keeper holds, whatever
+	// is in the directory of the allocation.
+	Running bool
 }
 
 // Stream is one of the two outputs of a task: stdout or stderr.

@@ -397,6 +397,7 @@ func (p *server) startStream(m *message, fifo, dir int) error {
 			unix.Close(old.dirFD)
 			old.dirFD = dir
 			old.limits = m.Limits
+			old.closeRemovedFile()
 			p.replyToStopRequests(old, message{Error: "started again"})
 			old.endsWithWriters = false
 			p.readyStreams[old] = true

@@ -114,6 +114,15 @@ func (s *stream) openNewestFile() error {
 	return s.rotate()
 }
 
+// closeRemovedFile closes the file if it was removed, so that the output continues in a file of the directory.
+func (s *stream) closeRemovedFile() {
+	var st unix.Stat_t
+	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Nlink == 0 {
+		unix.Close(s.fileFD)
+		s.fileFD, s.fileIndexes = -1, nil
+	}
+}
+
 // rotate continues in a new file.
 func (s *stream) rotate() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
