@@ -56,7 +56,7 @@ var pluginContractPackages = map[string][]string{
 // runtimeLayers is the order of the packages inside runtime. A package, with the packages below
 // it, can import packages of its own layer and of the layers before it.
 var runtimeLayers = [][]string{
-	{"clock", "failpoint", "keyring", "lifecycle", "metrics", "restart"},
+	{"clock", "descriptors", "failpoint", "keyring", "lifecycle", "metrics", "restart"},
 	{"model", "jobspec", "state"},
 	{"store"},
 	{

@@ -2,6 +2,10 @@ package process
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,6 +15,34 @@ func DescriptorLimit() (uint64, error) {
 	var own unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own)
 	return own.Cur, err
+}
+
+// RaiseOwnDescriptorLimit raises the limits of open files of this process to the largest number that the kernel allows,
+// fs.nr_open, and returns the soft limit. Without CAP_SYS_RESOURCE it changes nothing, and returns an error. Programs that this process starts get the limits of before.
+func RaiseOwnDescriptorLimit() (soft uint64, err error) {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return 0, err
+	}
+	text, err := os.ReadFile("/proc/sys/fs/nr_open")
+	if err != nil {
+		return own.Cur, err
+	}
+	largest, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return own.Cur, fmt.Errorf("read fs.nr_open: %w", err)
+	}
+	if own.Max >= largest {
+		return own.Cur, nil
+	}
+	raised := unix.Rlimit{Cur: largest, Max: largest}
+	// unix.Prlimit and unix.Setrlimit would make Go pass the new limits to programs that it starts. Then tasks would have
+	// them too, and programs that close all descriptors up to their limit would take long.
+	_, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&raised)), 0, 0, 0)
+	if errno != 0 {
+		return own.Cur, fmt.Errorf("raise the limit of open files from %d to %d: %w", own.Max, largest, errno)
+	}
+	return largest, nil
 }
 
 // RaiseDescriptorLimit raises the limits of open files of another process to the limits of this process, and returns

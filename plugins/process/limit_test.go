@@ -1,6 +1,9 @@
 package process
 
 import (
+	"errors"
+	"os"
+	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -45,5 +48,35 @@ func TestRaiseDescriptorLimit(t *testing.T) {
 	<-exited
 	if _, err := p.RaiseDescriptorLimit(); err == nil {
 		t.Error("no error for a process that has ended")
+	}
+}
+
+// The test runs itself again, because a lowered hard limit stays.
+func TestRaiseOwnDescriptorLimit(t *testing.T) {
+	if os.Getenv("RAISE_OWN_LIMIT") == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRaiseOwnDescriptorLimit$", "-test.v")
+		cmd.Env = append(os.Environ(), "RAISE_OWN_LIMIT=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	lowered := unix.Rlimit{Cur: 200, Max: 200}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &lowered); err != nil {
+		t.Fatal(err)
+	}
+	soft, raiseErr := RaiseOwnDescriptorLimit()
+	var after unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &after); err != nil {
+		t.Fatal(err)
+	}
+	if raiseErr != nil && (after != lowered || soft != 200) {
+		t.Errorf("after the error %q: limits %+v, result %d", raiseErr, after, soft)
+	}
+	if raiseErr == nil && (after.Max <= 200 || after.Cur != after.Max || soft != after.Cur) {
+		t.Errorf("limits %+v, result %d, want more than 200", after, soft)
+	}
+	if isRoot := os.Geteuid() == 0; !isRoot && !errors.Is(raiseErr, unix.EPERM) {
+		t.Errorf("without the capability: error %v, want %v", raiseErr, unix.EPERM)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/clock"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -354,6 +355,9 @@ func (a *Agent) Run(ctx context.Context) {
 func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
+	if limit, err := process.DescriptorLimit(); err == nil {
+		limits.FileOperations = descriptors.NewLimiter(limit)
+	}
 	withoutDriver := taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}
 	return noderunner.Config{
 		Source: a.allocSync,

@@ -34,6 +34,9 @@ import (
 
 // open creates the parts of an agent. Each part may use those created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
+	if limit, err := process.RaiseOwnDescriptorLimit(); err != nil {
+		a.logger.Debug("the hard limit of open files stays", "limit", limit, "error", err)
+	}
 	if rules := a.config.Hooks; len(rules) > 0 {
 		if err := hookplugin.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
 			return err

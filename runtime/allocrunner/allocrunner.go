@@ -242,7 +242,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 			},
 			Store:           taskStore{c.Store, alloc.ID, task.Name},
 			Notify:          changes.requestReconcile,
-			Deadlines:       limits.hookDeadlines(),
+			HookLimits:      limits.hookLimits(),
 			Timeline:        r.timeline.Recorder(task.Name, env.Redact),
 			Restored:        r.restorer.readTask(task.Name),
 			RecoveryTracker: c.RecoveryTracker,

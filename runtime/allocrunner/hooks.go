@@ -43,7 +43,7 @@ func (a *allocHooks) currentChain() *hooks.Chain {
 
 // setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
 func (a *allocHooks) setHooks(list []hooks.OrderedHook) map[string]string {
-	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), EmitEvent: a.tasks.emitEvent, Timeline: a.timeline, Logger: a.logger}, list)
+	chain := hooks.NewChain(hooks.ChainConfig{Limits: a.limits.hookLimits(), EmitEvent: a.tasks.emitEvent, Timeline: a.timeline, Logger: a.logger}, list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.chain = chain

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
@@ -21,6 +22,9 @@ type Limits struct {
 	NodeCPU            int64             // usable MHz of the node; 0 means unknown
 	ChrootEnv          map[string]string // files of the host that tasks with isolation chroot see; see allocdir.TaskOptions; default Nomad's
 	NomadFileModes     bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
+
+	// FileOperations limits the number of operations that open files at one time; nil means no limit.
+	FileOperations *descriptors.Limiter
 }
 
 // WithDefaults returns the limits with the defaults in place of zero values.
@@ -51,6 +55,6 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-func (l Limits) hookDeadlines() hooks.Deadlines {
-	return hooks.Deadlines{StartPoints: l.PrerunDeadline, OtherPoints: l.HookDeadline}
+func (l Limits) hookLimits() hooks.CallLimits {
+	return hooks.CallLimits{StartPoints: l.PrerunDeadline, OtherPoints: l.HookDeadline, Operations: l.FileOperations}
 }

@@ -109,6 +109,7 @@ func Read(o Options) Host {
 	p.readMemory()
 	p.readStorage()
 	p.readCgroups()
+	p.readTaskLimits()
 	p.readNetwork()
 	return p.host
 }

@@ -2,6 +2,7 @@ package fingerprint
 
 import (
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -39,6 +40,8 @@ func TestRead(t *testing.T) {
 		"nomad.service_discovery":       "true",
 		"plugins.secrets.nomad.version": `1\.0\.0`,
 		"nomad-lite.version":            "1.2.3",
+		"nomad-lite.descriptors":        `[1-9]\d*`,
+		"nomad-lite.processes":          `[1-9]\d*`,
 	} {
 		if got := h.Attributes[name]; !regexp.MustCompile("^(" + pattern + ")$").MatchString(got) {
 			t.Errorf("%s = %q, want %s", name, got, pattern)
@@ -391,5 +394,49 @@ func FuzzParsers(f *testing.F) {
 func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		Read(Options{DataDir: "/"})
+	}
+}
+
+func TestTaskLimits(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		files       map[string]string
+		descriptors uint64 // with a limit of 1,000 open files
+		processes   uint64 // of root, with a limit of 100 processes
+		pipes       uint64 // of another user
+	}{
+		{"without files", nil, 936, math.MaxUint64, math.MaxUint64},
+		{"a usual machine", map[string]string{
+			"proc/sys/fs/file-max": "9223372036854775807", "proc/sys/fs/file-nr": "1000\t0\t9223372036854775807", "proc/sys/kernel/pid_max": "32768",
+			"proc/sys/kernel/threads-max": "100000", "proc/sys/fs/pipe-user-pages-hard": "0", "proc/sys/fs/pipe-user-pages-soft": "16384",
+			"sys/fs/cgroup/pids.max": "max",
+		}, 936, 24576, math.MaxUint64},
+		{"a small container", map[string]string{
+			"proc/sys/fs/file-max": "2000", "proc/sys/fs/file-nr": "400\t0\t2000", "proc/sys/kernel/pid_max": "32768", "sys/fs/cgroup/pids.max": "400",
+			"proc/sys/fs/pipe-user-pages-hard": "2000", "proc/sys/fs/pipe-user-pages-soft": "1600",
+		}, 600, 300, 236},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := fstest.MapFS{}
+			for path, text := range c.files {
+				files[path] = &fstest.MapFile{Data: []byte(text)}
+			}
+			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}, ParentCgroup: "nomad.slice"}}
+			if got := p.descriptorsForTasks(1000); got != c.descriptors {
+				t.Errorf("%d descriptors, want %d", got, c.descriptors)
+			}
+			if got := p.processesForTasks(100, true); got != c.processes {
+				t.Errorf("%d processes, want %d", got, c.processes)
+			}
+			if got := p.processesForTasks(100, false); got != 75 {
+				t.Errorf("%d processes of a user with a limit of 100, want 75", got)
+			}
+			if got := p.pipesForTasks(false); got != c.pipes {
+				t.Errorf("%d pipes, want %d", got, c.pipes)
+			}
+			if got := p.pipesForTasks(true); got != math.MaxUint64 {
+				t.Errorf("%d pipes of root, want no limit", got)
+			}
+		})
 	}
 }

@@ -14,7 +14,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
@@ -39,15 +42,19 @@ type OrderedHook struct {
 	Hook  Hook
 }
 
-// Deadlines limit the calls of hooks.
-type Deadlines struct {
+// CallLimits limit the calls of hooks.
+type CallLimits struct {
 	StartPoints time.Duration // limit of a Prerun or Prestart call
 	OtherPoints time.Duration // limit of a call of any other hook point
+
+	// Operations limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
+	// remove an allocation or a task. It may be nil.
+	Operations *descriptors.Limiter
 }
 
 // ChainConfig configures a Chain.
 type ChainConfig struct {
-	Deadlines Deadlines
+	Limits    CallLimits
 	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
 	Timeline  timeline.Recorder    // records the calls
 	Logger    hclog.Logger
@@ -123,16 +130,28 @@ var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestar
 // the function tolerate returns false. A failed Prestart is also an event, and so is a
 // tolerated error. When ctx is done, CallUntilError returns the cause, or the error of
 // the hook that was being called.
+//
+// A hook that found no free descriptor is called again until it finds one, unless the
+// error is tolerated. That is an event.
 func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := callHook(ctx, c, point, h, impl, call)
+		var err error
+		tolerated := false
+		_ = descriptors.Retry(ctx, func(err error) {
+			c.config.EmitEvent(model.EventWaitingForDescriptors(h.Name() + ": " + err.Error()))
+		}, func() error {
+			err = c.limiterFor(h).Run(ctx, func() error { return callHook(ctx, c, point, h, impl, call) })
+			if tolerated = err != nil && ctx.Err() == nil && tolerate(err); tolerated {
+				return nil
+			}
+			return err
+		})
 		if err == nil {
 			continue
 		}
-		tolerated := ctx.Err() == nil && tolerate(err)
 		if ctx.Err() == nil && (tolerated || point == hook.Prestart) {
 			c.config.EmitEvent(hookFailureEvent(h, err))
 		}
@@ -143,6 +162,37 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 	return nil
 }
 
+// limiterFor returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without
+// a deadline can wait for other allocations.
+func (c *Chain) limiterFor(h Hook) *descriptors.Limiter {
+	if _, builtin := h.(interface{ opensFiles() }); !builtin || h.NoDeadline() {
+		return nil
+	}
+	return c.config.Limits.Operations
+}
+
+// cleanupRetryTimeout is how long a hook that cleans up is repeated while there is no free descriptor. The error is
+// then reported: the agent must be able to shut down.
+const cleanupRetryTimeout = time.Minute
+
+// callCleanupHook makes a call of a hook point that a start does not include. It repeats a call of Stop, Postrun and Destroy
+// that found no free descriptor.
+func callCleanupHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
+	if point != hook.Stop && point != hook.Postrun && point != hook.Destroy {
+		return callHook(ctx, c, point, h, impl, call)
+	}
+	attempt := func() error {
+		return c.limiterFor(h).Run(context.WithoutCancel(ctx), func() error { return callHook(ctx, c, point, h, impl, call) })
+	}
+	err := attempt()
+	if !process.IsResourceExhausted(err) {
+		return err
+	}
+	retryCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupRetryTimeout)
+	defer cancel()
+	return descriptors.Retry(retryCtx, func(error) {}, attempt)
+}
+
 // CallEach calls the hooks of a hook point. An error does not end the chain: it is an event of
 // the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
 // is done, hooks of a task are not called any longer, except Stop.
@@ -151,7 +201,7 @@ func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call fu
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
 			return
 		}
-		c.reportError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
+		c.reportError(ctx, point, h, callCleanupHook(ctx, c, point, h, impl, call))
 	}
 }
 
@@ -159,7 +209,7 @@ func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call fu
 func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
 	var errs []error
 	for h, impl := range HooksImplementing[H](c) {
-		errs = append(errs, callHook(ctx, c, point, h, impl, call))
+		errs = append(errs, callCleanupHook(ctx, c, point, h, impl, call))
 	}
 	return errors.Join(errs...)
 }
@@ -193,9 +243,9 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 // returns.
 func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
-		deadline := c.config.Deadlines.OtherPoints
+		deadline := c.config.Limits.OtherPoints
 		if point == hook.Prerun || point == hook.Prestart {
-			deadline = c.config.Deadlines.StartPoints
+			deadline = c.config.Limits.StartPoints
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)

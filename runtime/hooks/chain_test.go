@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 )
 
 // recorderHook is a hook that takes part in a few hook points and records its calls.
@@ -76,7 +79,7 @@ func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 		list = append(list, OrderedHook{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Deadlines: Deadlines{StartPoints: time.Minute, OtherPoints: time.Second},
+		Limits:    CallLimits{StartPoints: time.Minute, OtherPoints: time.Second},
 		EmitEvent: func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
@@ -251,4 +254,93 @@ func TestChainWithoutHooks(t *testing.T) {
 	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
 		t.Errorf("calls %q, want one of b", *calls)
 	}
+}
+
+// exhaustedHook finds no free descriptor in its first calls.
+type exhaustedHook struct {
+	recorderHook
+	failures int
+}
+
+func (h *exhaustedHook) result(ctx context.Context, point string) error {
+	if err := h.record(ctx, point); h.failures == 0 {
+		return err
+	}
+	h.failures--
+	return fmt.Errorf("open: %w", unix.EMFILE)
+}
+
+func (h *exhaustedHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.result(ctx, "prerun")
+}
+
+func (h *exhaustedHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.result(ctx, "stop")
+}
+
+func newExhaustedChain(failures int) (c *Chain, calls, events *[]string) {
+	c, _, events = newTestChain()
+	calls = new([]string)
+	h := &exhaustedHook{recorderHook{name: "a", calls: calls}, failures}
+	return NewChain(c.config, []OrderedHook{{OrderPlugin, h}}), calls, events
+}
+
+func TestStartWaitsForDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain, calls, events := newExhaustedChain(3)
+		err := CallUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return false })
+		if err != nil || len(*calls) != 4 {
+			t.Errorf("error %v after %d calls, want no error after 4", err, len(*calls))
+		}
+		if want := []string{"Task hook message: waiting for file descriptors: a: open: too many open files"}; !slices.Equal(*events, want) {
+			t.Errorf("events %q, want %q", *events, want)
+		}
+	})
+}
+
+// A task that runs already does not wait.
+func TestToleratedLackOfDescriptorsIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain, calls, _ := newExhaustedChain(3)
+		if err := CallUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return true }); err != nil || len(*calls) != 1 {
+			t.Errorf("error %v after %d calls, want no error after 1", err, len(*calls))
+		}
+	})
+}
+
+func TestCleanupIsRepeatedWithoutDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for failures, want := range map[int]int{3: 4, 1000: 36} { // 36 calls take a minute
+			chain, calls, events := newExhaustedChain(failures)
+			CallEach(t.Context(), chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+				return h.Stop(ctx, hook.TaskStopRequest{})
+			})
+			if len(*calls) != want || len(*events) != min(1, failures/1000) {
+				t.Errorf("%d failures: %d calls and events %q, want %d calls", failures, len(*calls), *events, want)
+			}
+		}
+	})
+}
+
+func TestStartsOfBuiltinHooksAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int32
+		var wg sync.WaitGroup
+		chain, _, _ := newTestChain(&recorderHook{name: "a"})
+		chain.config.Limits.Operations = descriptors.NewLimiter(0)
+		for range 3 {
+			wg.Go(func() {
+				_ = CallUntilError(t.Context(), chain, hook.Prerun, func(context.Context, Hook, hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+					most.Store(max(most.Load(), running.Add(1)))
+					time.Sleep(time.Second)
+					running.Add(-1)
+					return hook.AllocPrerunResponse{}, nil
+				}, func(error) bool { return false })
+			})
+		}
+		wg.Wait()
+		if most.Load() != 1 {
+			t.Errorf("%d hooks were called at one time, want 1", most.Load())
+		}
+	})
 }

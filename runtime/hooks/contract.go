@@ -44,6 +44,9 @@ type Hook interface {
 // BuiltinHook has the methods of Hook, except Name, for a hook in the agent.
 type BuiltinHook struct{}
 
+// opensFiles marks hooks that open files in the agent.
+func (BuiltinHook) opensFiles() {}
+
 // NoDeadline implements Hook.
 func (BuiltinHook) NoDeadline() bool { return false }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 )
 
 // ErrClosed means that the Collector was closed.
@@ -36,16 +37,8 @@ func (e *TooManyTasksError) Error() string {
 	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
 }
 
-// A task takes two descriptors in the keeper, three in the agent, and six in the collector
-// process: two FIFOs, two directories and two files. The reserve covers the other descriptors of a
-// process and the connections of the agent, which have their own limit.
-const (
-	descriptorsPerTask  = 6
-	reservedDescriptors = 64
-)
-
 // maxTasks returns how many tasks fit into a limit of descriptors, at least one.
-func maxTasks(limit int) int { return max(1, (limit-reservedDescriptors)/descriptorsPerTask) }
+func maxTasks(limit int) int { return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask }
 
 // descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {

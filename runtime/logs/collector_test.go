@@ -19,6 +19,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 )
 
 func TestOutputOfSeveralRuns(t *testing.T) {
@@ -844,7 +845,7 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 // descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{MaxDescriptors: reservedDescriptors + 2*descriptorsPerTask})
+	s := newFixture(t, Config{MaxDescriptors: descriptors.Reserved + 2*descriptors.PerTask})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	start := func(name string) error {
 		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
@@ -905,7 +906,7 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	if err := errors.Join(start("one"), start("two")); err != nil {
 		t.Fatal(err)
 	}
-	low := unix.Rlimit{Cur: reservedDescriptors + 2*descriptorsPerTask, Max: reservedDescriptors + 2*descriptorsPerTask}
+	low := unix.Rlimit{Cur: descriptors.Reserved + 2*descriptors.PerTask, Max: descriptors.Reserved + 2*descriptors.PerTask}
 	if err := unix.Prlimit(s.collector.Process().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
 		t.Fatal(err)
 	}

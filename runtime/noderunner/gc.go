@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -159,7 +160,8 @@ func (r *Runner) collectBatch(list []gcCandidate, reason string) {
 }
 
 // collectAlloc removes an ended allocation from the disk. A failed removal is repeated by
-// the next agent only, because this agent would repeat it forever.
+// the next agent only, because this agent would repeat it forever, unless it failed
+// because there was no free descriptor.
 func (r *Runner) collectAlloc(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemoved
@@ -169,7 +171,13 @@ func (r *Runner) collectAlloc(e *allocEntry) error {
 		return nil
 	}
 	defer r.config.OnRemove()
-	return r.destroyEntry(e)
+	err := r.destroyEntry(e)
+	if process.IsResourceExhausted(err) {
+		r.mu.Lock()
+		e.dirRemoved = false
+		r.mu.Unlock()
+	}
+	return err
 }
 
 // collectableEntries returns the ended allocations that are on the disk, and the number of

@@ -11,9 +11,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -187,7 +189,7 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	for i, a := range change.start {
 		added[i] = r.newEntry(a)
 	}
-	r.applyAssignmentChanges(change, added, running)
+	r.applyAssignmentChanges(ctx, change, added, running)
 	for i, e := range added {
 		switch {
 		case !change.start[i].TasksEnded:
@@ -231,7 +233,7 @@ func (r *Runner) newEntry(a Assignment) *allocEntry {
 }
 
 // applyAssignmentChanges changes the entries and updates their runners.
-func (r *Runner) applyAssignmentChanges(change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
+func (r *Runner) applyAssignmentChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
@@ -247,7 +249,7 @@ func (r *Runner) applyAssignmentChanges(change assignmentChanges, added []*alloc
 	for _, id := range change.remove {
 		e := r.entries[id]
 		e.removalStarted = true
-		running.Go(func() { r.removeEntry(e) })
+		running.Go(func() { r.removeEntry(ctx, e) })
 	}
 }
 
@@ -349,15 +351,23 @@ func (r *Runner) handleAllocEnd(e *allocEntry, err error) {
 	notify(r.gcRequested)
 }
 
-// removeEntry stops an allocation and removes it from the disk. It takes no context,
-// because files that it leaves behind would stay forever.
-func (r *Runner) removeEntry(e *allocEntry) {
+// removeEntry stops an allocation and removes it from the disk. The end of ctx does not
+// end the removal, because files that it leaves behind would stay forever. Only a removal
+// that finds no free descriptor is left to the next agent then.
+func (r *Runner) removeEntry(ctx context.Context, e *allocEntry) {
 	if runner := r.Alloc(e.id); runner != nil {
 		runner.Purge()
 		runner.Stop()
 		<-runner.Done()
 	}
-	if err := r.destroyEntry(e); err != nil {
+	waiting := func(err error) {
+		r.logger.Warn("alloc not removed, the removal is repeated", "alloc_id", e.id, "error", err)
+	}
+	err := descriptors.Retry(ctx, waiting, func() error { return r.destroyEntry(e) })
+	if process.IsResourceExhausted(err) {
+		return
+	}
+	if err != nil {
 		r.logger.Error("alloc left something behind", "alloc_id", e.id, "error", err)
 	}
 	r.mu.Lock()
@@ -423,7 +433,7 @@ func (r *Runner) hasAllocDir(allocID string) bool {
 	}
 	root, err := dir.Open()
 	if err != nil {
-		return false
+		return process.IsResourceExhausted(err) // the directory may exist
 	}
 	root.Close()
 	return true

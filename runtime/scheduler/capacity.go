@@ -5,23 +5,39 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 )
 
 // resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.
 type resourceAmounts [len(resourceDimensions)]float64
 
 // resourceDimensions are the shared resources, each with the node attribute that has
-// the total, and the number of attribute units in one unit of the job file.
+// the total, the number of attribute units in one unit of the job file, and what to do when
+// the resource is exhausted.
 var resourceDimensions = [...]struct {
 	name, unit, attribute string
 	scale                 float64
+	remedy                string
 }{
-	{"cpu", "MHz", "cpu.usablecompute", 1},
-	{"memory", "MB", "memory.totalbytes", 1 << 20},
-	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
-	{"cores", "cores", "cpu.reservablecores", 1},
-	{"max allocation exceeded", "allocations", "", 1}, // the limit is Node.MaxAllocs; the name is Nomad's
+	{"cpu", "MHz", "cpu.usablecompute", 1, demandLess},
+	{"memory", "MB", "memory.totalbytes", 1 << 20, demandLess},
+	{"disk", "MB", "unique.storage.bytestotal", 1 << 20, demandLess},
+	{"cores", "cores", "cpu.reservablecores", 1, demandLess},
+	{"max allocation exceeded", "allocations", "", 1, "stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent"}, // the limit is Node.MaxAllocs; the name is Nomad's
+	{"descriptors", "descriptors", "nomad-lite.descriptors", 1, "stop a job, lower the count, or raise the hard limit of open files of the agent (ulimit -Hn, LimitNOFILE= of its service) and restart it"},
+	{"pids", "processes", "nomad-lite.processes", 1, "stop a job, lower the count, or raise kernel.pid_max, kernel.threads-max and pids.max of the cgroup, for an agent that is not root also the limit of processes (ulimit -u), and restart the agent"},
+	{"pipes", "pipes", "nomad-lite.pipes", 1, "stop a job, lower the count, or raise fs.pipe-user-pages-hard, and restart the agent"},
 }
+
+const demandLess = "ask for less in the resources of its tasks, or lower the count"
+
+// Demand of a task for resources that a job file does not mention. It is the least that each task takes: the
+// kernel counts threads as processes, and the output of a task has two pipes.
+const (
+	processesPerTask = 2
+	pipesPerTask     = 2
+)
 
 // nodeCapacity returns the capacity of a node. A missing attribute means no limit.
 func nodeCapacity(node Node) resourceAmounts {
@@ -88,6 +104,9 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 		stage[0] += taskCPU(t, coreMHz)
 		stage[3] += float64(deref(t.Resources.Cores))
 		stage[1] += float64(*t.Resources.MemoryMB)
+		stage[5] += descriptors.PerTask
+		stage[6] += processesPerTask
+		stage[7] += pipesPerTask
 	}
 	var maxDemand resourceAmounts
 	for i := range maxDemand {

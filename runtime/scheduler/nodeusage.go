@@ -276,10 +276,10 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 	for i, d := range resourceDimensions {
 		if left := r.totalResources[i] - r.usedResources[i]; grow[i]-amountsBefore[i] > left {
 			if d.attribute == "" {
-				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent", d.name, r.totalResources[i])}
+				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: %s", d.name, r.totalResources[i], d.remedy)}
 			}
-			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: ask for less in the resources of its tasks, or lower the count",
-				d.name, need[i], d.unit, max(left, 0), d.unit)}
+			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: %s",
+				d.name, need[i], d.unit, max(left, 0), d.unit, d.remedy)}
 		}
 	}
 	return nil

@@ -216,6 +216,10 @@ func TestPlaceRefuses(t *testing.T) {
 			f.task.Resources = &api.Resources{MemoryMB: new(600)}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "s", Driver: "d", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}, Resources: &api.Resources{MemoryMB: new(600)}})
 		}, `group "g": memory exhausted: an allocation needs 1200 MB and 1000 MB are left on this node: ask for less in the resources of its tasks, or lower the count`},
+		{"more tasks than the node has descriptors for", func(f *jobFixture) {
+			f.task.Resources, f.group.Count = &api.Resources{MemoryMB: new(10)}, new(6)
+		},
+			`group "g": descriptors exhausted: an allocation needs 6 descriptors and 2 descriptors are left on this node: stop a job, lower the count, or raise the hard limit of open files of the agent (ulimit -Hn, LimitNOFILE= of its service) and restart it`},
 		{"every group that does not fit is named", func(f *jobFixture) {
 			constraint("${meta.a}", "is_set", "")(f)
 			f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Networks: []*api.NetworkResource{static(80)}, Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
@@ -224,6 +228,7 @@ func TestPlaceRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			node := testNode()
 			node.Attributes["memory.totalbytes"] = "1048576000"
+			node.Attributes["nomad-lite.descriptors"] = "32"
 			allocs, err := Place(newJobFixture(c.edit).job, node, testEnv(80))
 			got := ""
 			if err != nil {
@@ -236,6 +241,20 @@ func TestPlaceRefuses(t *testing.T) {
 				t.Errorf("%d allocations, error %v", len(allocs), err)
 			}
 		})
+	}
+}
+
+func TestProcessesAndPipesAreResourcesOfTheNode(t *testing.T) {
+	for attribute, want := range map[string]string{
+		"nomad-lite.processes": "pids exhausted: an allocation needs 2 processes and 1 processes are left on this node: stop a job, lower the count, or raise kernel.pid_max,",
+		"nomad-lite.pipes":     "pipes exhausted: an allocation needs 2 pipes and 1 pipes are left on this node: stop a job, lower the count, or raise fs.pipe-user-pages-hard,",
+	} {
+		node := testNode()
+		node.Attributes[attribute] = "5"
+		_, err := Place(newJobFixture(func(f *jobFixture) { f.group.Count = new(3) }).job, node, testEnv())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
 	}
 }
 

@@ -471,7 +471,7 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	if got := changesText(Plan(other.input)); got != "place other.g[0] v0" {
 		t.Errorf("another job when both have ended: %s", got)
 	}
-	if !slices.Equal(p.input.NodeUsage.usedResources[:], []float64{100, 200, 300, 0, 1}) || len(p.input.NodeUsage.portHolders) != 0 {
+	if !slices.Equal(p.input.NodeUsage.usedResources[:], []float64{100, 200, 300, 0, 1, 6, 2, 2}) || len(p.input.NodeUsage.portHolders) != 0 {
 		t.Errorf("left in the room: %v, ports %v", p.input.NodeUsage.usedResources, p.input.NodeUsage.portHolders)
 	}
 }

@@ -30,7 +30,7 @@ type taskHooks struct {
 	task        func() Task
 	description *driverDescription
 	records     *taskRecords
-	deadlines   hooks.Deadlines
+	limits      hooks.CallLimits
 	timeline    timeline.Recorder
 	logger      hclog.Logger
 
@@ -40,7 +40,7 @@ type taskHooks struct {
 
 // set implements [Runner.SetHooks].
 func (t *taskHooks) set(list []hooks.OrderedHook, allocAttachments map[string]string) {
-	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, EmitEvent: t.records.emit, Timeline: t.timeline, Logger: t.logger}, list)
+	t.chain = hooks.NewChain(hooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emit, Timeline: t.timeline, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
 	t.restoreEnv()
 }

@@ -42,7 +42,7 @@ type Config struct {
 	Driver          func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
 	Store           Store
 	Notify          func() // called after each change of the task's state; must not block
-	Deadlines       hooks.Deadlines
+	HookLimits      hooks.CallLimits
 	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
 	Restored        *RestoredTask     // what an earlier agent left of the task; nil for a new task
 	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
@@ -108,7 +108,7 @@ func New(c Config) *Runner {
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
 	r.hooks = &taskHooks{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
-		records: r.records, deadlines: c.Deadlines, timeline: c.Timeline, logger: logger,
+		records: r.records, limits: c.HookLimits, timeline: c.Timeline, logger: logger,
 	}
 	r.configBuilder = &configBuilder{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
@@ -143,7 +143,7 @@ func New(c Config) *Runner {
 	}
 	r.recoverer = &recoverer{
 		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
-		destroyer: r.destroyer, currentProcess: r.currentProcess, timeout: c.Deadlines.StartPoints, logger: logger,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, timeout: c.HookLimits.StartPoints, logger: logger,
 	}
 	if c.Restored == nil {
 		r.records.addReceivedEvent()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const (
@@ -24,6 +26,9 @@ const (
 	// flushDelay is how long an ended span can wait for others, so that few spans need a write of their own.
 	// An agent that is killed loses the spans of this time.
 	flushDelay = 100 * time.Millisecond
+
+	// exhaustedFlushDelay is the time between two writes while there is no free descriptor.
+	exhaustedFlushDelay = 5 * time.Second
 
 	// A file that is larger than maxFileSize is rewritten with the first keptFirst spans, which are about the
 	// setup of the allocation, and with the last spans up to keptSize bytes.
@@ -153,8 +158,13 @@ func (f *File) Flush() {
 	if n := len(f.pending) - maxPending; n > 0 {
 		f.pending = slices.Delete(f.pending, 0, n)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		f.logger.Error("time line of the allocation not written", "error", err)
+	if errors.Is(err, fs.ErrNotExist) || f.closed {
+		return
+	}
+	f.logger.Error("time line of the allocation not written", "error", err)
+	if process.IsResourceExhausted(err) && f.flushTimer == nil {
+		// No later span may follow: the last flush of an allocation is that of its end.
+		f.flushTimer = time.AfterFunc(exhaustedFlushDelay, f.Flush)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 func newTestFile(dir string) *File {
@@ -115,6 +116,28 @@ func TestSpansWaitForTheDirectory(t *testing.T) {
 	f.Flush()
 	if got := len(readSpans(t, newTestFile(dir))); got != maxPending {
 		t.Errorf("%d spans were stored, want %d", got, maxPending)
+	}
+}
+
+// After the last span of an allocation no other one causes a write.
+func TestLastSpansWaitForDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		failures := 3
+		f := NewFile(func() (*os.Root, error) {
+			if failures > 0 {
+				failures--
+				return nil, unix.EMFILE
+			}
+			return os.OpenRoot(dir)
+		}, nil, hclog.NewNullLogger())
+		f.Recorder("", nil).RecordEvent("Received", "", time.Now())
+		f.Flush()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+	})
+	if got := len(readSpans(t, newTestFile(dir))); got != 1 {
+		t.Errorf("%d spans were stored, want 1", got)
 	}
 }
 
