@@ -1,0 +1,2 @@
+// Package upgrade tests that tasks survive the replacement of the program by another build.
+package upgrade
