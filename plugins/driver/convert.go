@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -388,6 +390,10 @@ func taskStatusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	attributes, err := withStartAttribute(s.DriverAttributes, s.Start)
+	if err != nil {
+		return nil, err
+	}
 	return &driverpb.InspectTaskResponse{
 		Task: &driverpb.TaskStatus{
 			Id:          s.ID,
@@ -397,7 +403,7 @@ func taskStatusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
 			CompletedAt: timestamppb.New(s.CompletedAt),
 			Result:      exitResultProto(s.ExitResult),
 		},
-		Driver:          &driverpb.TaskDriverStatus{Attributes: s.DriverAttributes},
+		Driver:          &driverpb.TaskDriverStatus{Attributes: attributes},
 		NetworkOverride: override,
 	}, nil
 }
@@ -417,7 +423,61 @@ func taskStatusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 		exitResult := exitResultFromProto(task.GetResult())
 		s.ExitResult = &exitResult
 	}
+	if value, ok := s.DriverAttributes[startAttribute]; ok {
+		delete(s.DriverAttributes, startAttribute) // users see the other attributes
+		s.Start = startStatusFromText(value)
+	}
 	return s
+}
+
+// startAttribute is the key of DriverAttributes with the StartStatus. Its value is one of the texts below, or the
+// handle of the task: the message of the protocol in base64.
+const (
+	startAttribute     = "nomad-lite.start"
+	startPendingText   = "pending"
+	startForgottenText = "forgotten"
+)
+
+// withStartAttribute returns the attributes with the reserved key, which an author cannot set.
+func withStartAttribute(attributes map[string]string, start *StartStatus) (map[string]string, error) {
+	if _, reserved := attributes[startAttribute]; start == nil && !reserved {
+		return attributes, nil
+	}
+	all := maps.Clone(attributes)
+	if all == nil {
+		all = make(map[string]string, 1)
+	}
+	delete(all, startAttribute)
+	switch {
+	case start == nil:
+	case start.Phase == StartPending:
+		all[startAttribute] = startPendingText
+	case start.Phase == StartForgotten:
+		all[startAttribute] = startForgottenText
+	default:
+		handle, err := proto.Marshal(handleProto(start.Handle))
+		if err != nil {
+			return nil, fmt.Errorf("encode the handle of the task: %w", err)
+		}
+		all[startAttribute] = base64.StdEncoding.EncodeToString(handle)
+	}
+	return all, nil
+}
+
+// startStatusFromText returns nil for a text that is not from package sdk.
+func startStatusFromText(text string) *StartStatus {
+	switch text {
+	case startPendingText:
+		return &StartStatus{Phase: StartPending}
+	case startForgottenText:
+		return &StartStatus{Phase: StartForgotten}
+	}
+	encoded, err := base64.StdEncoding.DecodeString(text)
+	handle := &driverpb.TaskHandle{}
+	if err != nil || proto.Unmarshal(encoded, handle) != nil || handle.GetVersion() < 1 || handle.GetConfig().GetId() == "" {
+		return nil
+	}
+	return &StartStatus{Phase: StartReturned, Handle: handleFromProto(handle)}
 }
 
 // timeFromProto returns the zero time for an absent timestamp and for the timestamp of the

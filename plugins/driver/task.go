@@ -199,7 +199,35 @@ type TaskStatus struct {
 	ExitResult       *ExitResult
 	DriverAttributes map[string]string
 	NetworkOverride  *NetworkOverride
+
+	// Start is set by drivers that are made with package sdk, for a nomad-lite agent only. On the wire
+	// it is the value of one reserved key of DriverAttributes.
+	Start *StartStatus
 }
+
+// StartStatus is what a driver knows about a start for whose call of StartTask the host has no response,
+// because the host or the plugin process has died.
+type StartStatus struct {
+	Phase  StartPhase
+	Handle *Handle // in the phase StartReturned: what StartTask has returned, without DriverConfig
+}
+
+// StartPhase is the progress of a start in a plugin process.
+type StartPhase int
+
+// Phases of a start.
+const (
+	// StartPending means that StartTask has not returned.
+	StartPending StartPhase = iota
+	// StartReturned means that StartTask has returned, or that the task was recovered.
+	StartReturned
+	// StartForgotten means that this plugin process does not have the start. RecoverTask with a handle that
+	// has the whole TaskConfig, Version 0 and no DriverState searches for its task. It returns
+	// ErrTaskNotFound if the task was certainly not executed, an error that is marked by [Recoverable] if the
+	// driver could not find that out, and any other error if the task was executed and its exit status is
+	// unknown.
+	StartForgotten
+)
 
 // TaskStats is one sample of a task's resource usage.
 type TaskStats struct {

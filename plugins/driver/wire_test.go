@@ -325,6 +325,7 @@ func TestEveryFieldSurvivesBothDirections(t *testing.T) {
 	exitResult := newFilledValue[ExitResult](t)
 	exitResult.Err = errors.New("the driver's own")
 	handle, override, inspect := newFilledValue[Handle](t), newFilledValue[NetworkOverride](t), newFilledValue[TaskStatus](t)
+	inspect.Start.Phase = StartReturned // the only phase with a handle
 	capabilities, isolation, result := newFilledValue[Capabilities](t), newFilledValue[NetworkIsolation](t), newFilledValue[ExecResult](t)
 	fingerprint := Fingerprint{
 		Attributes: map[string]Attribute{
