@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -74,8 +75,8 @@ type StatsProvider interface {
 // StateProvider is a task that another process of the driver can find again, using the
 // value that State returns. See [Recoverer].
 type StateProvider interface {
-	// State is called once, when the task has started. The exported fields of the value
-	// are encoded (tag `codec`), and the host stores them.
+	// State is called when the task has started, and again for a host that has not received its value. The
+	// exported fields of the value are encoded (tag `codec`), and the host stores them.
 	State() any
 }
 
@@ -110,6 +111,25 @@ type Recoverer[T Task] interface {
 	// again later, and does not start the task in the meantime.
 	Recover(ctx context.Context, start *StartRequest) (T, error)
 }
+
+// Adopter is a Recoverer that can find the task of a start during which its process died: the host has the id
+// of the start, and no state of the task. Without Adopt, such a start counts as executed: the host
+// destroys it, its exit status is unknown, and the restart policy of the task decides. Only a nomad-lite agent has
+// Adopt called.
+type Adopter[T Task] interface {
+	// Adopt finds the task of a start that an earlier process of this driver was executing. The request is
+	// the one that Start got; start.State has nothing. A task that has exited is adopted if its exit status is
+	// known, and its Wait returns the status. Adopt starts nothing, and removes nothing of a task that was
+	// executed: the host destroys the start after it has stored what Adopt returned.
+	//
+	// [ErrNotExecuted] means that nothing of the task was executed, so that the host starts it. An error
+	// that is marked by [Recoverable] means that the driver could not find that out: the host calls again
+	// later. Any other error means that the task was executed and that its exit status is unknown.
+	Adopt(ctx context.Context, start *StartRequest) (T, error)
+}
+
+// ErrNotExecuted is returned by Adopt for a start that has executed nothing of its task.
+var ErrNotExecuted = errors.New("the task was not executed")
 
 // Fingerprinter is a driver that is not always healthy, or that reports attributes of
 // the machine.

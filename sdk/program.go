@@ -1,6 +1,8 @@
 package sdk
 
 import (
+	"os"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
@@ -9,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
 // pluginSpec describes an author's driver, hook or device plugin.
@@ -66,6 +69,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {
 			s := newDriverServer(d, id, info, logger)
+			s.keepsStarts = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
 			return newService(s, s, s.isBusy)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {

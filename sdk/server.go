@@ -28,6 +28,10 @@ type driverServer struct {
 	logger hclog.Logger
 	events eventBroadcaster
 
+	// keepsStarts means that the host is a nomad-lite agent, which asks for a start whose response it has
+	// not received: see [driver.StartStatus].
+	keepsStarts bool
+
 	mu           sync.Mutex
 	tasks        map[string]*task         // key: start id
 	activeSweeps map[string]chan struct{} // key: alloc id and task name; the channel is closed when the sweep ends
@@ -155,6 +159,9 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		return nil, nil, errors.New("start task: no task id given")
 	}
 	start := s.newStartRequest(*config)
+	if s.keepsStarts {
+		ctx = context.WithoutCancel(ctx) // if the agent dies, the next one asks for the task; an agent that gives up destroys it
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
@@ -212,8 +219,20 @@ func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	}
 }
 
-// newHandle returns the handle that the host stores of a started task.
+// newHandle returns the handle that the host stores of a started task, and the network of the task.
 func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
+	h, err := s.encodeHandle(config, author)
+	if err != nil {
+		return nil, nil, err
+	}
+	network, err := callNetwork(author)
+	if err != nil {
+		return nil, nil, err
+	}
+	return h, network, nil
+}
+
+func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*driver.Handle, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
@@ -222,18 +241,14 @@ func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*drive
 	if stater, ok := author.(StateProvider); ok {
 		state, err := callState(stater)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		h.DriverState, err = hclspec.MarshalState(state)
 		if err != nil {
-			return nil, nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
+			return nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
 		}
 	}
-	network, err := callNetwork(author)
-	if err != nil {
-		return nil, nil, err
-	}
-	return h, network, nil
+	return h, nil
 }
 
 // undoStart kills a task whose start was cancelled or could not be completed.
@@ -282,7 +297,11 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	if handle == nil || handle.Config == nil || handle.Config.ID == "" {
 		return errors.New("recover task: no task id given")
 	}
-	if handle.Version < 1 || handle.Version > s.info.StateVersion {
+	method := s.driver.recoverMethod
+	switch {
+	case handle.Version == 0 && s.keepsStarts:
+		method = s.driver.adoptMethod
+	case handle.Version < 1 || handle.Version > s.info.StateVersion:
 		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.info.StateVersion)
 	}
 	s.mu.Lock()
@@ -291,7 +310,7 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		_, err := t.waitStarted(ctx)
 		return err
 	}
-	if s.driver.recoverMethod == nil {
+	if method == nil {
 		s.mu.Unlock()
 		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.name)
 	}
@@ -303,9 +322,12 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	s.tasks[start.ID] = t
 	s.mu.Unlock()
 
-	author, err := s.driver.recoverMethod(ctx, start)
+	author, err := method(ctx, start)
 	if err != nil {
 		s.failStart(t, err)
+		if errors.Is(err, ErrNotExecuted) {
+			return driver.ErrTaskNotFound
+		}
 		return err
 	}
 	// After an error the task is recovered without its address.
@@ -537,6 +559,11 @@ func splitTaskID(id string) (allocID, name string, ok bool) {
 }
 
 func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
+	if s.keepsStarts {
+		if start := s.inspectUnreturnedStart(id); start != nil {
+			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, Start: start}, nil
+		}
+	}
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
@@ -556,7 +583,36 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 	if status.DriverAttributes, err = callAttributes(t.impl); err != nil {
 		return nil, err
 	}
+	if s.keepsStarts {
+		config := t.startRequest.TaskConfig
+		config.DriverConfig = nil // it can hold passwords, and the host does not store it
+		handle, err := s.encodeHandle(&config, t.impl)
+		if err != nil {
+			return nil, err
+		}
+		status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+	}
 	return status, nil
+}
+
+// inspectUnreturnedStart returns nil for a start whose task is known. It does not wait for a start in
+// progress, which can take minutes.
+func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
+	s.mu.Lock()
+	t := s.tasks[id]
+	s.mu.Unlock()
+	if t == nil {
+		if s.driver.adoptMethod == nil {
+			return nil
+		}
+		return &driver.StartStatus{Phase: driver.StartForgotten}
+	}
+	select {
+	case <-t.started:
+		return nil
+	default:
+		return &driver.StartStatus{Phase: driver.StartPending}
+	}
 }
 
 func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {

@@ -16,29 +16,33 @@ type taskDriver struct {
 	taskType      reflect.Type // T
 	startMethod   startFunc
 	recoverMethod startFunc // nil if the driver is not a Recoverer
+	adoptMethod   startFunc // nil if the driver is not an Adopter
 }
 
 // infoProvider is the part of a Driver that does not depend on T.
 type infoProvider interface{ Info() DriverInfo }
 
-// startFunc is Start of a Driver, or Recover of a Recoverer.
+// startFunc is Start of a Driver, Recover of a Recoverer, or Adopt of an Adopter.
 type startFunc func(context.Context, *StartRequest) (Task, error)
 
 // newTaskDriver returns an error for a method of the driver or of its tasks that would
 // never be called.
 func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
 	d := &taskDriver{impl: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
-	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]]()}, driverInterfaces...)
+	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]](), reflect.TypeFor[Adopter[T]]()}, driverInterfaces...)
 	if err := errors.Join(checkOptionalMethods(reflect.TypeOf(impl), interfaces), checkOptionalMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
 	}
 	if recoverer, ok := impl.(Recoverer[T]); ok {
 		d.recoverMethod = newStartFunc(impl, "Recover", recoverer.Recover)
 	}
+	if adopter, ok := impl.(Adopter[T]); ok {
+		d.adoptMethod = newStartFunc(impl, "Adopt", adopter.Adopt)
+	}
 	return d, nil
 }
 
-// newStartFunc wraps Start or Recover of a driver. The returned function converts a panic
+// newStartFunc wraps Start, Recover or Adopt of a driver. The returned function converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
 func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {

@@ -1,0 +1,151 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// adoptingDriver is an allMethodsDriver that can adopt.
+type adoptingDriver struct {
+	*allMethodsDriver
+	adoptErr error
+	adopted  []string
+}
+
+func (d *adoptingDriver) Adopt(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
+	if d.adoptErr != nil {
+		return nil, d.adoptErr
+	}
+	var config struct{}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	d.adopted = append(d.adopted, start.ID)
+	return &allMethodsTask{sleepingTask: newSleepingTask(), state: allMethodsState{N: 7}}, nil
+}
+
+// Under Nomad, InspectTask answers as ever: the host does not ask for interrupted starts.
+func TestInspectTaskUnderNomadHasNoStart(t *testing.T) {
+	s := newTestServer(&adoptingDriver{allMethodsDriver: &allMethodsDriver{}})
+	if _, err := s.InspectTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("unknown task: %v", err)
+	}
+	startTestTask(t, s)
+	status, err := s.InspectTask(t.Context(), testTaskID)
+	if err != nil || status.Start != nil {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	if err := s.RecoverTask(t.Context(), &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}); err == nil {
+		t.Error("a handle of version 0 is recovered")
+	}
+}
+
+// A start goes on after the agent has died, and the next agent gets its handle.
+func TestStartGoesOnWithoutItsAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &minimalDriver{unblockStart: make(chan struct{})}
+		s := newTestServer(d)
+		s.keepsStarts = true
+		ctx, die := context.WithCancel(t.Context())
+		go s.StartTask(ctx, testTaskConfig())
+		synctest.Wait()
+		die()
+		synctest.Wait()
+		status, err := s.InspectTask(t.Context(), testTaskID)
+		if err != nil || status.Start == nil || status.Start.Phase != driver.StartPending {
+			t.Fatalf("during the start: %+v, %v", status, err)
+		}
+		close(d.unblockStart)
+		synctest.Wait()
+		status, err = s.InspectTask(t.Context(), testTaskID)
+		if err != nil || status.State != driver.TaskRunning || status.Start == nil || status.Start.Phase != driver.StartReturned {
+			t.Fatalf("after the start: %+v, %v", status, err)
+		}
+		if h := status.Start.Handle; h.Config.ID != testTaskID || h.Version != 1 {
+			t.Errorf("handle %+v", h)
+		}
+		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An agent that gives up a start destroys it: then the author's Start ends.
+func TestDestroyEndsAStartThatItsAgentGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(&minimalDriver{unblockStart: make(chan struct{})})
+		s.keepsStarts = true
+		ctx, giveUp := context.WithCancel(t.Context())
+		go s.StartTask(ctx, testTaskConfig())
+		synctest.Wait()
+		giveUp()
+		if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, driver.ErrTaskNotFound) {
+			t.Errorf("DestroyTask: %v, want %v", err, driver.ErrTaskNotFound)
+		}
+		if len(s.tasks) > 0 {
+			t.Error("the start is not over")
+		}
+	})
+}
+
+// The handle that InspectTask returns recovers the task in another plugin process.
+func TestHandleOfInspectTaskIsThatOfStartTask(t *testing.T) {
+	s := newTestServer(&allMethodsDriver{})
+	s.keepsStarts = true
+	handle := startTestTask(t, s)
+	status, err := s.InspectTask(t.Context(), testTaskID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := status.Start.Handle
+	if got.Version != handle.Version || !reflect.DeepEqual(got.DriverState, handle.DriverState) || got.Config.ID != testTaskID || len(got.Config.DriverConfig) > 0 {
+		t.Errorf("handle %+v, want %+v", got, handle)
+	}
+	next := &allMethodsDriver{}
+	if err := newTestServer(next).RecoverTask(t.Context(), got); err != nil || len(next.recoveredStates) == 0 {
+		t.Errorf("recovered %v, %v", next.recoveredStates, err)
+	}
+}
+
+// A plugin process that has not started the task adopts it by its config.
+func TestAdopt(t *testing.T) {
+	d := &adoptingDriver{allMethodsDriver: &allMethodsDriver{}}
+	s := newTestServer(d)
+	s.keepsStarts = true
+	status, err := s.InspectTask(t.Context(), testTaskID)
+	if err != nil || status.Start == nil || status.Start.Phase != driver.StartForgotten {
+		t.Fatalf("before: %+v, %v", status, err)
+	}
+	search := &driver.Handle{Config: testTaskConfig()}
+	busy, ended := Recoverable(errors.New("busy")), errors.New("exit status unknown")
+	for _, test := range []struct{ adopt, want error }{{ErrNotExecuted, driver.ErrTaskNotFound}, {busy, busy}, {ended, ended}} {
+		d.adoptErr = test.adopt
+		if err := s.RecoverTask(t.Context(), search); !errors.Is(err, test.want) {
+			t.Errorf("%v: RecoverTask returns %v, want %v", test.adopt, err, test.want)
+		}
+	}
+	d.adoptErr = nil
+	if err := s.RecoverTask(t.Context(), search); err != nil {
+		t.Fatal(err)
+	}
+	if status, err = s.InspectTask(t.Context(), testTaskID); err != nil || status.Start.Phase != driver.StartReturned || len(status.Start.Handle.DriverState) == 0 {
+		t.Errorf("after: %+v, %v", status, err)
+	}
+	if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
+		t.Error(err)
+	}
+
+	plain := newTestServer(&allMethodsDriver{})
+	plain.keepsStarts = true
+	if _, err := plain.InspectTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("a driver without Adopt: %v", err)
+	}
+	if err := plain.RecoverTask(t.Context(), search); err == nil {
+		t.Error("a driver without Adopt adopts")
+	}
+}
