@@ -53,6 +53,15 @@ func (p ID) StartedAt() time.Time {
 	return time.Now().Add(-age).Truncate(time.Second / userHz)
 }
 
+// StartTimeNow returns the StartTime of a process that starts now; 0 if the machine's clocks cannot be read.
+func StartTimeNow() uint64 {
+	var sinceBoot unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
+		return 0
+	}
+	return uint64(time.Duration(sinceBoot.Nano()) / (time.Second / userHz))
+}
+
 // SameExecutable reports whether the process executes this file, or a file with the same
 // content. It compares open files, so their paths may have been removed or replaced. The
 // error is os.ErrProcessDone if the process no longer exists, and fs.ErrPermission if the process is

@@ -37,6 +37,11 @@ type Program struct {
 	// Task is a pidfd of the task that the program joins, and nil for the task's own program.
 	// It is valid until Launch.Close.
 	Task *os.File
+
+	// Mark has the mark of the start (see process.ReadStartMark in package plugins/process), and is nil if there is none. The
+	// stage must wait for Launch.Release or the death of this process, and execute the program only if the mark is
+	// Forked then: without its process in the mark, a start counts as not executed. It is valid until Launch.Close.
+	Mark *os.File
 }
 
 // Launch is a stage that can be started once.
@@ -55,6 +60,9 @@ type Launch struct {
 	// BeforeFork is called on the thread that forks the stage, which exits afterwards. It can
 	// change the attributes of that thread. It can be nil.
 	BeforeFork func() error
+
+	// Release is called after the fork, when the mark is written. It is nil without Program.Mark.
+	Release func()
 
 	// Wait is called after the fork. It blocks until the stage has executed the program, or
 	// returns the reason why it did not; then the stage exits, or has exited. An error that is

@@ -211,10 +211,15 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if err == nil && p.cgroup == nil {
 		err = p.killProcessesOfEarlierStart(ctx, earlier)
 	}
+	var mark *startMark
 	if err == nil {
-		err = p.spawn(ctx, path, c, files, place)
+		mark, err = markStart(p)
+	}
+	if err == nil {
+		err = p.spawn(ctx, path, c, files, place, mark)
 	}
 	if err != nil {
+		err = errors.Join(err, removeMark(p))
 		if p.cgroup != nil {
 			err = errors.Join(err, p.cgroup.remove())
 		}
@@ -251,7 +256,7 @@ func (p *Core) resolveProgram(c Command) (path string, err error) {
 }
 
 // spawn starts the process, by the launcher if there is one.
-func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement) error {
+func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
@@ -262,19 +267,46 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 	if p.launcher == nil {
 		err := p.fork(path, argv, attr, place)
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
+		if err != nil {
+			return err
+		}
+		if err := mark.setForked(); err != nil {
+			p.logger.Warn("exit status can be lost if the driver exits now", "error", err) // the process runs
+		}
+		return nil
+	}
+	program := newProgram(p.startRequest, p.dir, path, c.Args)
+	markFile, err := mark.open()
+	if err != nil {
 		return err
 	}
-	launch, err := p.launcher.Launch(newProgram(p.startRequest, p.dir, path, c.Args))
+	if markFile != nil {
+		defer markFile.Close()
+		program.Mark = markFile
+	}
+	launch, err := p.launcher.Launch(program)
 	if err != nil {
 		return err
 	}
 	defer launch.Close()
+	if mark != nil && launch.Release != nil {
+		if err := mark.setStaged(); err != nil {
+			return err
+		}
+	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
 	place.launchFromThread(launch, attr.Sys)
 	if err := p.fork(launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
-	if err := waitLaunch(ctx, launch, p.id.PID); err != nil {
+	err = mark.setForked()
+	if launch.Release != nil {
+		launch.Release() // without the mark, the stage exits
+	}
+	if waitErr := waitLaunch(ctx, launch, p.id.PID); waitErr != nil {
+		err = errors.Join(err, waitErr)
+	}
+	if err != nil {
 		unix.Kill(-p.id.PID, unix.SIGKILL)
 		unix.Wait4(p.id.PID, nil, 0, nil)
 		if p.fd != nil {
@@ -526,6 +558,7 @@ func (p *Core) Destroy(ctx context.Context) error {
 			p.fd.Close()
 		}
 	}
+	errs = append(errs, removeMark(p))
 	if p.cgroup != nil && p.isTaskOwner() {
 		errs = append(errs, p.cgroup.remove())
 	}

@@ -41,6 +41,21 @@ func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, 
 
 // RecoverCore is [Recover] for a task that runs no other commands.
 func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
+	p, err := findProcess(ctx, start, s)
+	if errors.Is(err, errExitStatusUnknown) {
+		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
+			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// findProcess finds a process by its state. With errExitStatusUnknown it also returns the process, which has ended
+// and may have left other processes.
+func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
@@ -82,11 +97,7 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
-		err = fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
-		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
-			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
-		}
-		return nil, err
+		return p, fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
 	}
 	p.end(status, nil)
 	return p, nil

@@ -1,0 +1,152 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// forEachMarkStorage runs a test with the cgroups of this machine, and without.
+func forEachMarkStorage(t *testing.T, test func(*testing.T)) {
+	t.Run("with a cgroup", func(t *testing.T) {
+		if hostCgroupHierarchy().version == 0 {
+			t.Skip(hostCgroupHierarchy().unavailableReason)
+		}
+		test(t)
+	})
+	t.Run("without cgroups", func(t *testing.T) {
+		useCgroupHierarchy(t, cgroupHierarchy{unavailableReason: "none here"})
+		test(t)
+	})
+}
+
+// noCgroups makes the plugin of startOrphan, which is another process, start the task without a cgroup.
+const noCgroupsEnv = "PROCESS_TEST_NO_CGROUPS"
+
+// leaveMark replaces the mark of a start, as a plugin process leaves it that dies before it writes more.
+func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*markData)) {
+	t.Helper()
+	mark, err := readMark(s)
+	if err != nil || mark == nil {
+		t.Fatalf("mark %+v, %v", mark, err)
+	}
+	change(mark)
+	data, err := json.Marshal(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := process.StartMark{Forked: mark.State.PID != 0, Data: data}
+	if mark.State.Cgroup != "" {
+		err = m.WriteToCgroup(mark.State.Cgroup)
+	} else {
+		var f *os.File
+		if f, err = openMarkFile(s, os.O_WRONLY|os.O_TRUNC); err == nil {
+			err = errors.Join(m.WriteToFile(f), f.Close())
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forgetProcess(m *markData) { m.State.PID, m.State.StartTime = 0, 0 }
+
+func TestAdopt(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		after func(*testing.T, *sdk.StartRequest) // what happens to the mark and the task before they are adopted
+		want  driver.ExitResult
+		err   error
+	}{
+		{"the process lives", func(*testing.T, *sdk.StartRequest) {}, exitCodeSeven, nil},
+		{"the process has exited", func(t *testing.T, s *sdk.StartRequest) {
+			mark, _ := readMark(s)
+			createTriggerFile(t, s)
+			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
+		}, exitCodeSeven, nil},
+		{"the mark does not name the process, which lives", func(t *testing.T, s *sdk.StartRequest) { leaveMark(t, s, forgetProcess) }, exitCodeSeven, nil},
+		{"the mark does not name the process, which has exited", func(t *testing.T, s *sdk.StartRequest) {
+			mark, _ := readMark(s)
+			leaveMark(t, s, forgetProcess)
+			createTriggerFile(t, s)
+			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
+		}, driver.ExitResult{}, errors.New("exit status unknown")},
+		{"a stage was not released", func(t *testing.T, s *sdk.StartRequest) {
+			leaveMark(t, s, func(m *markData) { forgetProcess(m); m.Staged = true })
+		}, driver.ExitResult{}, sdk.ErrNotExecuted},
+		{"another start", func(t *testing.T, s *sdk.StartRequest) { s.ID = filepath.Dir(s.ID) + "/ffffffff" }, driver.ExitResult{}, sdk.ErrNotExecuted},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			forEachMarkStorage(t, func(t *testing.T) {
+				k := startKeeper(t)
+				if hostCgroupHierarchy().version == 0 {
+					t.Setenv(noCgroupsEnv, "1")
+				}
+				s := newStartRequest(t)
+				startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
+				t.Cleanup(func() {
+					if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+						t.Error(err)
+					}
+				})
+				test.after(t, s)
+				p, err := Adopt(t.Context(), s)
+				switch {
+				case test.err == nil && err != nil, test.err != nil && err == nil, errors.Is(test.err, sdk.ErrNotExecuted) != errors.Is(err, sdk.ErrNotExecuted), driver.IsRecoverable(err):
+					t.Fatalf("Adopt returns %v, want %v", err, test.err)
+				case err != nil:
+					return
+				}
+				createTriggerFile(t, s)
+				if got := waitExit(t, p); got != test.want {
+					t.Errorf("exit result %+v, want %+v", got, test.want)
+				}
+				if err := p.Destroy(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if mark, err := readMark(s); mark != nil || err != nil {
+					t.Errorf("mark after Destroy: %+v, %v", mark, err)
+				}
+			})
+		})
+	}
+}
+
+// An exit status that is unknown stays to be found until the host destroys the start: otherwise a host that dies before
+// it has stored the result would start the task again.
+func TestAdoptKeepsTheMarkOfALostProcess(t *testing.T) {
+	forEachMarkStorage(t, func(t *testing.T) {
+		k := startKeeper(t)
+		if hostCgroupHierarchy().version == 0 {
+			t.Setenv(noCgroupsEnv, "1")
+		}
+		s := newStartRequest(t)
+		state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exit 3"), WaitForExit: true})
+		leaveMark(t, s, func(m *markData) { m.State.PID, m.State.StartTime = state.PID, 1 }) // a process whose exit no process has seen
+		for range 2 {
+			if _, err := Adopt(t.Context(), s); err == nil || errors.Is(err, sdk.ErrNotExecuted) || driver.IsRecoverable(err) {
+				t.Errorf("Adopt returns %v", err)
+			}
+		}
+		if _, err := Sweep(t.Context(), s.AllocID, s.Name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Under Nomad, which has no keeper, no mark is left.
+func TestNoMarkWithoutKeeper(t *testing.T) {
+	t.Setenv("NOMAD_LITE_KEEPER", "")
+	s := newStartRequest(t)
+	startProcess(t, s, shellCommand("sleep 1000"))
+	if mark, err := readMark(s); mark != nil || err != nil {
+		t.Errorf("mark %+v, %v", mark, err)
+	}
+}

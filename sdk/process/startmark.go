@@ -1,0 +1,289 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// markData is the data of the mark that a start leaves before it forks, for the next process of the driver: see
+// [Adopt]. The mark is on the task's cgroup or, without one, in a file.
+type markData struct {
+	StartID string
+	State   State  // its PID is 0 in a mark that is not Forked
+	Since   uint64 // start time of the oldest process that the start can have
+
+	// Staged means that the process executes nothing before the mark is Forked. It is omitted if it is not set,
+	// because a mark in a file must not become shorter.
+	Staged bool `json:",omitempty"`
+}
+
+// marksStarts reports whether a start leaves a mark. Nomad would never ask for it.
+func marksStarts(start *sdk.StartRequest) bool {
+	return os.Getenv(keeper.EnvSocket) != "" && start.ID != "" && start.AllocDir != ""
+}
+
+// startMark is the mark of a start in progress. A nil pointer is a start that leaves none.
+type startMark struct {
+	p    *Core
+	data markData
+}
+
+// markStart leaves the mark before the fork. Without the mark, the next process of the driver would start the
+// task a second time.
+func markStart(p *Core) (*startMark, error) {
+	if !marksStarts(p.startRequest) {
+		return nil, nil
+	}
+	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, Since: process.StartTimeNow()}}
+	return m, m.writeBeforeFork()
+}
+
+// setStaged adds to the mark that a stage waits until it is forked.
+func (m *startMark) setStaged() error {
+	m.data.Staged = true
+	return m.writeBeforeFork()
+}
+
+func (m *startMark) writeBeforeFork() error {
+	if err := m.write(); err != nil {
+		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.p.startRequest.Name, err))
+	}
+	return nil
+}
+
+// setForked adds the process to the mark. A stage executes the program only afterwards.
+func (m *startMark) setForked() error {
+	if m == nil {
+		return nil
+	}
+	if err := m.write(); err != nil {
+		return fmt.Errorf("mark the process %d: %w", m.p.id.PID, err)
+	}
+	return nil
+}
+
+func (m *startMark) write() error {
+	m.data.State = m.p.Snapshot()
+	data, err := json.Marshal(m.data)
+	if err != nil {
+		return err
+	}
+	mark := process.StartMark{Forked: m.p.id.PID != 0, Data: data}
+	if m.p.cgroup != nil && mark.WriteToCgroup(m.p.cgroup.path) == nil {
+		return nil
+	}
+	f, err := openMarkFile(m.p.startRequest, os.O_CREATE|os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	return errors.Join(mark.WriteToFile(f), f.Close())
+}
+
+// open returns the cgroup or the file that has the mark, for a stage; nil if the start leaves none.
+func (m *startMark) open() (*os.File, error) {
+	if m == nil {
+		return nil, nil
+	}
+	f, err := openMarkFile(m.p.startRequest, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) && m.p.cgroup != nil {
+		f, err = os.Open(m.p.cgroup.path)
+	}
+	if err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("open the mark of the start: %w", err))
+	}
+	return f, nil
+}
+
+// removeMark removes the mark of a start of which nothing is left. A cgroup that the host has made stays, and so
+// would its mark, which can be that of a later start by now.
+func removeMark(p *Core) error {
+	if !marksStarts(p.startRequest) {
+		return nil
+	}
+	if p.cgroup != nil && p.cgroup.hostOwned && p.isTaskOwner() {
+		if err := process.RemoveStartMark(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return removeMarkFile(p.startRequest)
+}
+
+// markFileName returns the path of the file relative to the directory of the task. The task cannot change the file,
+// unless it runs as the user of the agent.
+func markFileName(dir *os.Root, start *sdk.StartRequest) string {
+	name := "start-" + path.Base(start.ID)
+	if info, err := dir.Stat("private"); err == nil && info.IsDir() {
+		return "private/" + name
+	}
+	return "." + name
+}
+
+func openMarkFile(start *sdk.StartRequest, flags int) (*os.File, error) {
+	dir, err := os.OpenRoot(start.TaskDir())
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.OpenFile(markFileName(dir, start), flags, 0o600)
+}
+
+func removeMarkFile(start *sdk.StartRequest) error {
+	dir, err := os.OpenRoot(start.TaskDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Remove(markFileName(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// readMark returns the mark of a start, or nil if the start has left none.
+func readMark(start *sdk.StartRequest) (*markData, error) {
+	paths := cgroupPaths(start.AllocID, start.Name)
+	if dir := (&Core{startRequest: start}).cpusetDir(); dir != "" {
+		paths = append(paths, dir)
+	}
+	for _, cgroup := range paths {
+		f, err := os.Open(cgroup)
+		if err == nil {
+			var mark *markData
+			if mark, err = readOpenMark(f, start.ID); mark != nil {
+				return mark, nil
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	f, err := openMarkFile(start, os.O_RDONLY)
+	if err == nil {
+		var mark *markData
+		if mark, err = readOpenMark(f, start.ID); mark != nil {
+			return mark, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return nil, err
+}
+
+// readOpenMark closes the cgroup or the file. It returns nil for the mark of another start.
+func readOpenMark(f *os.File, startID string) (*markData, error) {
+	defer f.Close()
+	mark, err := process.ReadStartMark(f)
+	if err != nil {
+		return nil, err
+	}
+	data := &markData{}
+	if err := json.Unmarshal(mark.Data, data); err != nil {
+		return nil, fmt.Errorf("the mark of %s: %w", f.Name(), err)
+	}
+	if data.StartID != startID {
+		return nil, nil
+	}
+	if !mark.Forked {
+		data.State.PID, data.State.StartTime = 0, 0
+	}
+	return data, nil
+}
+
+// Adopt finds the process of a start during which the plugin process that was starting it died. It implements the
+// contract of [sdk.Adopter]: the process that [Start] has forked is found by the mark that Start leaves before the fork.
+func Adopt(ctx context.Context, start *sdk.StartRequest) (*Process, error) {
+	return AdoptWithLauncher(ctx, start, nil)
+}
+
+// AdoptWithLauncher is [Adopt] for a task that is started with a Command.Launcher.
+func AdoptWithLauncher(ctx context.Context, start *sdk.StartRequest, l Launcher) (*Process, error) {
+	p, err := AdoptCore(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	p.launcher = l
+	return &Process{p}, nil
+}
+
+// AdoptCore is [Adopt] for a task that runs no other commands.
+func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
+	mark, err := readMark(start)
+	if err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", err))
+	}
+	if mark == nil {
+		return nil, sdk.ErrNotExecuted
+	}
+	if mark.State.PID == 0 && mark.Staged {
+		// A stage that still runs exits, because the pipe of its plugin process is closed.
+		if _, err := process.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
+			return nil, sdk.Recoverable(err)
+		}
+		if err := removeMarkFile(start); err != nil {
+			return nil, sdk.Recoverable(err)
+		}
+		return nil, sdk.ErrNotExecuted
+	}
+	if mark.State.PID == 0 {
+		main, err := findForkedProcess(start, mark)
+		if err != nil {
+			return nil, sdk.Recoverable(err)
+		}
+		if main.PID == 0 {
+			return nil, fmt.Errorf("exit status unknown: the driver exited while it started task %q", start.Name)
+		}
+		mark.State.PID, mark.State.StartTime = main.PID, main.StartTime
+	}
+	p, err := findProcess(ctx, start, mark.State)
+	if errors.Is(err, errExitStatusUnknown) {
+		p.releaseTaskOwnership(nil)
+		return nil, err // the host destroys the start after it has stored that its exit status is unknown
+	}
+	return p, err
+}
+
+// findForkedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
+// task's cgroup or, without one, of the processes that have the task's names in their environment and are not older than
+// the mark. It returns the zero value if there is none.
+func findForkedProcess(start *sdk.StartRequest, mark *markData) (main process.ID, err error) {
+	var candidates []int
+	if mark.State.Cgroup != "" {
+		candidates, err = process.Cgroup(mark.State.Cgroup).PIDs()
+	} else {
+		var found []process.ID
+		found, err = process.FindByTaskEnv(start.AllocID, start.Name)
+		for _, p := range found {
+			candidates = append(candidates, p.PID)
+		}
+	}
+	if err != nil {
+		return process.ID{}, err
+	}
+	slices.Sort(candidates)
+	for _, pid := range candidates {
+		st, err := process.ReadStat(pid)
+		switch {
+		case errors.Is(err, os.ErrProcessDone):
+		case err != nil:
+			return process.ID{}, err
+		case st.Session != pid, st.Ended(), st.StartTime < mark.Since:
+		case main.PID == 0, st.StartTime < main.StartTime:
+			main = process.ID{PID: pid, StartTime: st.StartTime}
+		}
+	}
+	return main, nil
+}
