@@ -32,6 +32,7 @@ type Driver struct {
 var (
 	_ sdk.Driver[*task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Adopter[*task]   = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
 	_ sdk.OrphanKiller     = (*Driver)(nil)

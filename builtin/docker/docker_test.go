@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 func TestFingerprint(t *testing.T) {
@@ -230,5 +231,72 @@ func TestFindEngine(t *testing.T) {
 		if got := FindEngine() == nil; got != want {
 			t.Errorf("DOCKER_HOST=%s: %v, want %v", host, got, want)
 		}
+	}
+}
+
+// A start during which the plugin process has died is found by its label. A container that is only created has executed
+// nothing.
+func TestAdopt(t *testing.T) {
+	inspected := func(state map[string]any) map[string]any {
+		return map[string]any{"Id": "c1", "Image": testImageID, "State": state, "Config": map[string]any{"Labels": map[string]any{}}, "NetworkSettings": map[string]any{}}
+	}
+	for _, test := range []struct {
+		name      string
+		found     bool
+		state     map[string]any
+		removal   int // status of the engine's answer
+		err       string
+		retry     bool
+		exitCode  int
+		isRunning bool
+	}{
+		{name: "no container", err: sdk.ErrNotExecuted.Error()},
+		{name: "created", found: true, state: map[string]any{"Status": "created"}, removal: http.StatusOK, err: sdk.ErrNotExecuted.Error()},
+		{name: "created, and started since", found: true, state: map[string]any{"Status": "created"}, removal: http.StatusConflict, err: "was not started", retry: true},
+		{name: "running", found: true, state: map[string]any{"Status": "running", "Running": true}, isRunning: true},
+		{name: "exited", found: true, state: map[string]any{"Status": "exited", "ExitCode": 3}, exitCode: 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newFakeEngine(t)
+			start := newTestStart(t, map[string]any{"image": "app:1"})
+			list := []any{}
+			if test.found {
+				list = append(list, map[string]any{"Id": "c1"})
+			}
+			e.handle("GET /containers/json", func(w http.ResponseWriter, r *http.Request) {
+				if filters := r.URL.Query().Get("filters"); !strings.Contains(filters, labelStartID+"="+start.ID) {
+					t.Errorf("filters %s", filters)
+				}
+				reply(http.StatusOK, list)(w, r)
+			})
+			e.handle("GET /containers/c1/json", reply(http.StatusOK, inspected(test.state)))
+			e.handle("POST /containers/c1/wait", reply(http.StatusOK, map[string]any{"StatusCode": test.exitCode}))
+			e.handle("DELETE /containers/c1", func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Query().Get("force") == "1" {
+					t.Error("a container is removed although it can run")
+				}
+				reply(test.removal, map[string]any{"message": "the container is running"})(w, r)
+			})
+			adopted, err := newTestDriver(t, e.host, nil).Adopt(t.Context(), start)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) || driver.IsRecoverable(err) != test.retry {
+					t.Errorf("Adopt returns %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if adopted.state.ContainerID != "c1" || adopted.state.ImageID != testImageID || adopted.state.ContainerName != containerName(start) {
+				t.Errorf("state %+v", adopted.state)
+			}
+			if test.isRunning {
+				return
+			}
+			result, err := adopted.Wait(t.Context())
+			if err != nil || result.ExitCode != test.exitCode {
+				t.Errorf("Wait returns %+v, %v", result, err)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -237,6 +238,51 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if got := inspected.Container.Config.Labels[labelStartID]; got != start.ID {
 		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
 	}
+	t.prepareOutput()
+	d.images.addContainer(t.state.ImageID, start.ID)
+	d.reaper.add(d, start.NodeID, start.ID)
+	t.startOutput()
+	return t, nil
+}
+
+// Adopt finds the container of a start whose plugin process has died, by the label with the id of the start. A
+// container that is only created has executed nothing, because the driver starts it with another request.
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+	config, engine, err := d.current()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	filters := client.Filters{}.Add("label", labelStartID+"="+start.ID)
+	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("list the containers of the start: %w", err))
+	}
+	if len(list.Items) == 0 {
+		return nil, sdk.ErrNotExecuted
+	}
+	id := list.Items[0].ID
+	// The list can have the state before a request that the engine is executing. An inspection waits for the request.
+	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, sdk.Recoverable(fmt.Errorf("inspect the container %s: %w", id, err)) // a container that was removed meanwhile is not in the next list
+	}
+	if inspected.Container.State.Status == container.StateCreated {
+		// Without force, the engine refuses to remove a container that runs now.
+		if _, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{RemoveVolumes: true}); err != nil && !isGone(err) {
+			return nil, sdk.Recoverable(fmt.Errorf("remove the container %s, which was not started: %w", id, err))
+		}
+		return nil, sdk.ErrNotExecuted
+	}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
+		ContainerID: id, ContainerName: containerName(start), ImageID: inspected.Container.Image, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
+		Network: networkOverride(&tc, start.Resources, inspected.Container), StopSignal: inspected.Container.Config.StopSignal,
+	}}
 	t.prepareOutput()
 	d.images.addContainer(t.state.ImageID, start.ID)
 	d.reaper.add(d, start.NodeID, start.ID)

@@ -20,6 +20,7 @@ type Driver struct{ isolated.Driver }
 var (
 	_ sdk.Driver[*isolated.Task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*isolated.Task] = (*Driver)(nil)
+	_ sdk.Adopter[*isolated.Task]   = (*Driver)(nil)
 	_ sdk.Fingerprinter             = (*Driver)(nil)
 )
 
@@ -50,4 +51,13 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 		return nil, err
 	}
 	return d.StartCommand(ctx, start, &tc.TaskConfig, process.Command{Path: tc.Command, Args: tc.Args, OOMScoreAdj: tc.OOMScoreAdj})
+}
+
+// Adopt finds the command of a start whose plugin process has died.
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	return d.AdoptCommand(ctx, start, &tc.TaskConfig)
 }

@@ -2,6 +2,7 @@ package isolated
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,7 +18,7 @@ import (
 const defaultUser = "nobody"
 
 // Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
-// the methods Info, Fingerprint and Start, for which there are NewInfo, sandbox.Fingerprint and StartCommand.
+// the methods Info, Fingerprint, Start and Adopt, for which there are NewInfo, sandbox.Fingerprint, StartCommand and AdoptCommand.
 // The zero value is ready for use.
 type Driver struct {
 	config atomic.Pointer[Config] // nil until the first Configure
@@ -83,6 +84,19 @@ func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *
 		return nil, err
 	}
 	c := d.currentConfig()
+	t, err := newTask(c, start, tc)
+	if err != nil {
+		return nil, err
+	}
+	command.Dir = tc.WorkDir
+	command.PidsLimit = c.PidsLimit
+	command.Launcher = sandbox.New(start, t.options)
+	t.Process, err = process.Start(ctx, start, command)
+	return t, err
+}
+
+// newTask returns a task without its process. It returns an error for options that the operator does not permit.
+func newTask(c *Config, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) {
 	cred, err := sandbox.Credential(start.User, defaultUser)
 	if err != nil {
 		return nil, err
@@ -91,13 +105,21 @@ func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *
 		return nil, err
 	}
 	t := &Task{}
-	if t.options, err = c.sandboxOptions(tc, cred); err != nil {
+	t.options, err = c.sandboxOptions(tc, cred)
+	return t, err
+}
+
+// AdoptCommand finds the process of a start whose plugin process has died in StartCommand.
+func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) {
+	t, err := newTask(d.currentConfig(), start, tc)
+	if err != nil {
+		// Start has failed with the same error, unless the operator has changed the configuration since.
+		if _, adoptErr := process.AdoptCore(ctx, start); errors.Is(adoptErr, sdk.ErrNotExecuted) {
+			return nil, adoptErr
+		}
 		return nil, err
 	}
-	command.Dir = tc.WorkDir
-	command.PidsLimit = c.PidsLimit
-	command.Launcher = sandbox.New(start, t.options)
-	t.Process, err = process.Start(ctx, start, command)
+	t.Process, err = process.AdoptWithLauncher(ctx, start, sandbox.New(start, t.options))
 	return t, err
 }
 

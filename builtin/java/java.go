@@ -30,6 +30,7 @@ type Driver struct {
 var (
 	_ sdk.Driver[*isolated.Task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*isolated.Task] = (*Driver)(nil)
+	_ sdk.Adopter[*isolated.Task]   = (*Driver)(nil)
 	_ sdk.Fingerprinter             = (*Driver)(nil)
 )
 
@@ -100,6 +101,15 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 		return nil, fmt.Errorf("%w; a task has the Java runtime of the agent, if chroot_env of the agent names %s or a directory above it", err, filepath.Dir(filepath.Dir(program)))
 	}
 	return t, err
+}
+
+// Adopt finds the Java program of a start whose plugin process has died.
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	return d.AdoptCommand(ctx, start, &tc.TaskConfig)
 }
 
 // commandLine returns the arguments of the program java.

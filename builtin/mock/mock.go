@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -30,6 +31,7 @@ type Driver struct {
 var (
 	_ sdk.Driver[*task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Adopter[*task]   = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
 	_ sdk.Initializer      = (*Driver)(nil)
@@ -136,7 +138,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	}
 	t.Started = time.Now()
 	// The marker file shows another process of the driver that the task was started.
-	t.MarkerPath = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
+	t.MarkerPath = markerPath(start)
 	if err := os.WriteFile(t.MarkerPath, nil, 0o600); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
 	}
@@ -158,6 +160,28 @@ func (d *Driver) shouldFailStart(start *sdk.StartRequest, times int) bool {
 	key := start.AllocID + "/" + start.Name
 	d.startFailures[key]++
 	return d.startFailures[key] <= times
+}
+
+func markerPath(start *sdk.StartRequest) string {
+	return filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
+}
+
+// Adopt restores a task whose start another process has not finished.
+func (d *Driver) Adopt(_ context.Context, start *sdk.StartRequest) (*task, error) {
+	t := newTask(start)
+	t.MarkerPath = markerPath(start)
+	info, err := os.Stat(t.MarkerPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, sdk.ErrNotExecuted
+	}
+	if err != nil {
+		return nil, sdk.Recoverable(err)
+	}
+	if err := start.Config(&t.Config); err != nil {
+		return nil, err
+	}
+	t.Started, t.recovered = info.ModTime(), true
+	return t, nil
 }
 
 // Recover restores a task that another process has started.

@@ -33,6 +33,7 @@ type Driver struct {
 var (
 	_ sdk.Driver[*task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Adopter[*task]   = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
 	_ sdk.OrphanKiller     = (*Driver)(nil)
@@ -157,6 +158,19 @@ func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()
 	}
+}
+
+// Adopt finds the virtual machine of a start whose plugin process has died.
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+	core, err := process.AdoptCore(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	return newTask(core, start, tc.GracefulShutdown), nil
 }
 
 // Recover recovers the virtual machine of a task.

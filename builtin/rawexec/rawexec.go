@@ -27,6 +27,7 @@ type Driver struct {
 var (
 	_ sdk.Driver[*task]    = (*Driver)(nil)
 	_ sdk.Recoverer[*task] = (*Driver)(nil)
+	_ sdk.Adopter[*task]   = (*Driver)(nil)
 	_ sdk.Configurer       = (*Driver)(nil)
 	_ sdk.Fingerprinter    = (*Driver)(nil)
 	_ sdk.OrphanKiller     = (*Driver)(nil)
@@ -146,8 +147,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.CheckUser(start.User); err != nil {
 		return nil, err
 	}
-	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
-	removeDeniedVars(start.Env, t.deniedEnvvars)
+	t := newTask(&c, &tc, start)
 	cgroups := map[string]string{}
 	for _, m := range tc.CgroupV1 {
 		for controller, path := range m {
@@ -165,6 +165,29 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 		PidsLimit:   c.PidsLimit,
 	})
 	return t, err
+}
+
+// newTask returns a task without its process, and removes the denied variables from the request.
+func newTask(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
+	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
+	removeDeniedVars(start.Env, t.deniedEnvvars)
+	return t
+}
+
+// Adopt finds the process of a start whose plugin process has died.
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+	adopted, err := process.Adopt(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	var tc taskConfig
+	if err := start.Config(&tc); err != nil {
+		return nil, err
+	}
+	c := d.currentConfig()
+	t := newTask(&c, &tc, start)
+	t.Process = adopted
+	return t, nil
 }
 
 // Recover recovers the process of a task.

@@ -74,9 +74,16 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.WaitForMark = p.Mark != nil
 	stageLaunch, err := newStageLaunch(c)
 	if err != nil {
 		return nil, err
+	}
+	if p.Mark != nil {
+		if err := addRelease(stageLaunch, p.Mark); err != nil {
+			stageLaunch.Close()
+			return nil, err
+		}
 	}
 	// The variables of the task stay out of the environment: the stage has privileges, and its dynamic
 	// loader and runtime read variables. The two that are copied let an agent find the processes of a task.
@@ -88,6 +95,23 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 		}
 	}
 	return stageLaunch, nil
+}
+
+// addRelease adds the mark of the start to the files of the stage, and the pipe on which the stage waits for it.
+func addRelease(l *process.Launch, mark *os.File) error {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return sdk.Recoverable(err)
+	}
+	l.Files = append(l.Files, mark, reader)
+	l.Release = func() { writer.Close() }
+	closeStage := l.Close
+	l.Close = func() {
+		reader.Close()
+		writer.Close()
+		closeStage()
+	}
+	return nil
 }
 
 // newStageLaunch returns a stage with a configuration.

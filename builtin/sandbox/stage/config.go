@@ -17,6 +17,11 @@ const (
 	ConfigFD = 3 // the Config as JSON
 	StatusFD = 4 // pipe to which the stage writes a byte before it executes the program, and a Failure after an error
 	TaskFD   = 5 // pidfd of the task that is joined
+
+	MarkFD    = 5 // mark of the start of a task
+	ReleaseFD = 6 // pipe that the driver closes when the mark names the stage, and the kernel when the driver exits
+
+	lastFD = ReleaseFD
 )
 
 // Config is what the stage does.
@@ -27,6 +32,10 @@ type Config struct {
 	Program Program  // is executed
 	User    User     // runs the program
 	Private Isolated // the namespaces of the task that are not the host's
+
+	// WaitForMark means that the stage waits on ReleaseFD, and executes the program only if the mark of MarkFD
+	// says then that the process was forked.
+	WaitForMark bool
 
 	// UserNamespace means that the driver is not root: the task is in a user namespace that has only
 	// the user and the group of the driver, in which the stage has the capabilities that it needs.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/lookpath"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func init() {
@@ -21,7 +22,7 @@ func init() {
 	// An init function runs on the main thread. The attributes that are set for this thread
 	// alone are those of the program, because execve(2) ends the other threads.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // processes of the task must not trace the stage
-	for fd := ConfigFD; fd <= TaskFD; fd++ {
+	for fd := ConfigFD; fd <= lastFD; fd++ {
 		unix.CloseOnExec(fd)
 	}
 	status := os.NewFile(StatusFD, "status")
@@ -59,6 +60,11 @@ func run(status io.Writer) error {
 	if err != nil {
 		return programError{err}
 	}
+	if c.WaitForMark {
+		if err := awaitMark(); err != nil {
+			return err
+		}
+	}
 	if err := c.User.become(); err != nil {
 		return err
 	}
@@ -75,6 +81,22 @@ func run(status io.Writer) error {
 		return err
 	}
 	return programError{explainExec(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
+}
+
+// awaitMark returns when the mark of the start names this process. It returns an error if the driver has died before: the
+// next driver process reads in the mark that the program is not executed.
+func awaitMark() error {
+	if _, err := os.NewFile(ReleaseFD, "release").Read(make([]byte, 1)); err != io.EOF {
+		return fmt.Errorf("wait for the driver: %v", err)
+	}
+	mark, err := process.ReadStartMark(os.NewFile(MarkFD, "mark"))
+	if err != nil {
+		return err
+	}
+	if !mark.Forked {
+		return errors.New("the driver exited before the start of the task was recorded")
+	}
+	return nil
 }
 
 // enter makes the namespaces of the task those of the stage.
