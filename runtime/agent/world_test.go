@@ -141,7 +141,7 @@ func (v *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.plugin == nil {
-		v.plugin = &simPlugin{exited: make(chan struct{}), knownTasks: make(map[string]bool)}
+		v.plugin = &simPlugin{exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
 	}
 	if v.driver == nil || v.driver.plugin != v.plugin {
 		v.driver = &simDriver{simAgentDrivers: v, plugin: v.plugin}
@@ -162,8 +162,9 @@ func (nopLogCollector) Finish(context.Context, logs.Task, bool) error           
 
 // simPlugin is a simulated process of the driver's plugin.
 type simPlugin struct {
-	exited     chan struct{}
-	knownTasks map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
+	exited        chan struct{}
+	knownTasks    map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
+	pendingStarts map[string]bool // ids of starts in progress; guarded by world.mu
 }
 
 // simDriver is the driver as one agent uses it.
@@ -217,6 +218,14 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 		return nil, nil, err
 	}
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
+	d.mu.Lock()
+	d.plugin.pendingStarts[c.ID] = true
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.plugin.pendingStarts, c.ID)
+	}()
 	pause := d.sleepUnlessDown(ctx, time.Duration(n*float64(time.Second)))
 	if errors.Is(pause, errAgentDead) && c.Env["listens"] == "" || pause == nil {
 		// The plugin starts the task even if the agent is killed during the call.
@@ -243,12 +252,35 @@ func (d *simDriver) find(id string) (*taskProcess, error) {
 	return nil, driver.ErrTaskNotFound
 }
 
+// InspectTask answers as a driver that is made with package sdk.
+func (d *simDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	p, err := d.find(id)
+	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	status := &driver.TaskStatus{ID: id, Start: &driver.StartStatus{Phase: driver.StartForgotten}}
+	switch {
+	case p != nil:
+		status.State = driver.TaskRunning
+		handle := &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: id}, State: driver.TaskRunning}
+		status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+	case d.plugin.pendingStarts[id]:
+		status.Start.Phase = driver.StartPending
+	}
+	return status, nil
+}
+
 func (d *simDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if err := d.err(); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.processes[h.Config.ID] == nil && h.Version == 0 {
+		return driver.ErrTaskNotFound // the start was not executed
+	}
 	if d.processes[h.Config.ID] == nil {
 		return errors.New("nothing to recover")
 	}

@@ -741,6 +741,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 		d := &crashingDrivers{}
 		recovery := taskrunner.NewRecoveryTracker()
 		good := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask)), func(c *Config) {
+			c.Drivers.(*fakeDrivers).findsUnknownTasks = true
 			d.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 			c.Drivers, c.RecoveryTracker = d, recovery
 		})

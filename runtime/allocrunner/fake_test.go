@@ -59,7 +59,10 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 type fakeDrivers struct {
 	capabilities      driver.Capabilities
 	networkOverride   *driver.NetworkOverride // returned by each start
-	findsUnknownTasks bool                    // plugins of this world find processes that they have not started
+	findsUnknownTasks bool                    // plugins of this world find processes that they have not started, as drivers of package sdk do
+	keepsStarts       bool                    // a start goes on after its caller has gone, as with package sdk
+	diesAfterStart    bool                    // the first plugin process dies before it returns from StartTask
+	returnsNoHandles  bool                    // InspectTask returns no handle, as drivers that are not made with package sdk do
 	forgetsTasks      bool                    // plugins of this world do not know tasks that an earlier plugin has started
 
 	mu                   sync.Mutex
@@ -100,7 +103,7 @@ func (w *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, err
 	defer w.mu.Unlock()
 	if w.plugin == nil {
 		w.pluginCount++
-		w.plugin = &fakePlugin{drivers: w, exited: make(chan struct{}), knownTasks: make(map[string]bool)}
+		w.plugin = &fakePlugin{drivers: w, exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
 	}
 	return w.plugin, nil
 }
@@ -214,6 +217,7 @@ type fakePlugin struct {
 	drivers       *fakeDrivers
 	exited        chan struct{}
 	knownTasks    map[string]bool // guarded by world.mu
+	pendingStarts map[string]bool // starts in progress; guarded by world.mu
 }
 
 func (p *fakePlugin) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
@@ -235,7 +239,16 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	n := w.startCounts[config.Name]
 	w.startCounts[config.Name]++
 	w.lastConfigs[config.Name] = config
+	p.pendingStarts[config.ID] = true
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(p.pendingStarts, config.ID)
+	}()
+	if w.keepsStarts {
+		ctx = context.WithoutCancel(ctx)
+	}
 	if b.StartFor != "" {
 		select {
 		case <-time.After(mustParseDuration(b.StartFor)):
@@ -286,6 +299,10 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	p.knownTasks[config.ID] = true
 	w.mu.Unlock()
 	w.recordCall("StartTask %s", config.Name)
+	if w.diesAfterStart && n == 0 {
+		w.killPlugin()
+		return nil, nil, driver.ErrPluginDown
+	}
 	if failure != "" {
 		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
 	}
@@ -305,6 +322,31 @@ func (p *fakePlugin) findTask(id string) (*fakeTask, error) {
 	return t, nil
 }
 
+func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	t, err := p.findTask(id)
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	status := &driver.TaskStatus{ID: id}
+	switch {
+	case errors.Is(err, driver.ErrTaskNotFound) && p.pendingStarts[id] && !p.drivers.returnsNoHandles:
+		status.Start = &driver.StartStatus{Phase: driver.StartPending}
+	case errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks:
+		status.Start = &driver.StartStatus{Phase: driver.StartForgotten}
+	case err != nil:
+		return nil, err
+	default:
+		status.State = driver.TaskRunning
+		if isClosed(t.exited) {
+			status.State = driver.TaskExited
+		}
+		if !p.drivers.returnsNoHandles {
+			handle := &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: id}, State: driver.TaskRunning}
+			status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+		}
+	}
+	return status, nil
+}
+
 func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if isClosed(p.exited) {
 		return driver.ErrPluginDown
@@ -316,6 +358,9 @@ func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	t := p.drivers.tasks[h.Config.ID]
 	if p.drivers.recoveryInconclusive {
 		return driver.Recoverable(errors.New("too many open files"))
+	}
+	if t == nil && h.Version == 0 {
+		return driver.ErrTaskNotFound // the start was not executed
 	}
 	if t == nil || t.Unrecovered {
 		return errors.New("nothing to recover")

@@ -403,8 +403,15 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 			local := a.store.localStates["web"]
 			local.Handle = nil
 			a.store.localStates["web"] = local
+			a.removeTaskProcess("web")
 		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
+		{"the handle was not stored, and the plugin has the task", jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
+			local := a.store.localStates["web"]
+			local.Handle = nil
+			a.store.localStates["web"] = local
+		},
+			"[Received Task Setup Started]", "[running false 0 1]", "running"},
 		{"batch job without attempts", jobTextFromParts("batch", `
 			restart { attempts = 0 }`, endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Not Restarting]", "[dead true 0 1]", "failed"},
@@ -1025,21 +1032,31 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// The agent is killed during the call of StartTask.
+// The agent is killed during the call of StartTask, which completes.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
+	const lost = "[Received Task Setup Failed Restoring Task Not Restarting]"
 	for _, test := range []struct {
 		name   string
 		world  func(*fakeDrivers)
-		alive  int
+		alive  int // processes at the end; a task whose exit status is unknown has none if its driver finds it
 		events string
 	}{
-		{"the plugin has survived, and destroys it", func(*fakeDrivers) {}, 1, "[Received Task Setup Started]"},
-		{"the next plugin looks for it", func(w *fakeDrivers) { w.findsUnknownTasks = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
-		{"nobody can know", func(w *fakeDrivers) { w.forgetsTasks = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
+		{"the plugin has survived", func(*fakeDrivers) {}, 1, "[Received Task Setup Started]"},
+		{"the next plugin searches for it", func(w *fakeDrivers) { w.findsUnknownTasks = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
+		{"the driver returns no handle", func(w *fakeDrivers) { w.returnsNoHandles = true }, 1, "[Received Task Setup Started]"},
+		{"no process knows it", func(w *fakeDrivers) { w.forgetsTasks = true; w.killPlugin() }, 1, "[Received Task Setup Failed Restoring Task Driver Not Restarting]"},
+		{"the search does not find its exit status", func(w *fakeDrivers) {
+			w.findsUnknownTasks = true
+			w.killPlugin()
+			for _, t := range w.tasks {
+				t.Unrecovered = true
+			}
+		}, 0, lost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, jobTextFromParts("service", `
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
+					restart { attempts = 0 }`, `
 					task "web" {
 						driver = "fake"
 						config { start_for = "2s" }
@@ -1056,6 +1073,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				b.advance(5 * time.Second)
 				wantEqual(t, "events", b.taskEventTypes("web"), test.events)
 				wantEqual(t, "alive", len(b.drivers.aliveTasks()), fmt.Sprint(test.alive))
+				wantEqual(t, "starts", b.startCount("web"), "1")
 				for _, id := range b.drivers.aliveTasks() { // ends the processes that no agent could find
 					b.exitTask(strings.Split(id, "/")[1], driver.ExitResult{})
 				}
@@ -1065,9 +1083,125 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
+// The agent is killed before the driver executes the task: in one case the start goes on, in the other the plugin dies
+// too. The next agent starts the task only in the second case.
+func TestStartThatIsInProgressAtRestore(t *testing.T) {
+	for name, pluginDies := range map[string]bool{"it goes on": false, "the plugin has died": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("service", `
+					task "web" {
+						driver = "fake"
+						config { start_for = "8s" }
+					}`)), func(c *Config) {
+					w := c.Drivers.(*fakeDrivers)
+					w.findsUnknownTasks, w.keepsStarts = true, true
+				})
+				a.advance(time.Second)
+				a.die()
+				if pluginDies {
+					a.drivers.killPlugin()
+				}
+				b := a.startNextAgent(nil)
+				b.advance(5 * time.Second)
+				wantEqual(t, "before the start is complete", b.taskEventTypes("web"), "[Received Task Setup]")
+				b.advance(time.Minute)
+				wantEqual(t, "events", b.taskEventTypes("web"), "[Received Task Setup Started]")
+				starts := 1
+				if pluginDies {
+					starts = 2 // the first one has executed nothing
+				}
+				wantEqual(t, "starts", b.startCount("web"), fmt.Sprint(starts))
+				wantEqual(t, "alive", len(b.drivers.aliveTasks()), "1")
+				b.Stop()
+			})
+		})
+	}
+}
+
+// The plugin dies during StartTask, and the agent lives. With a driver that leaves no mark the start counts as executed.
+func TestStartDuringWhichThePluginDies(t *testing.T) {
+	for name, test := range map[string]struct {
+		executes bool // the plugin dies after the start has executed the task
+		marks    bool // the driver is made with package sdk
+		events   string
+		starts   int
+	}{
+		"before the start, with marks":    {false, true, "[Received Task Setup Started Terminated]", 2},
+		"before the start, without marks": {false, false, "[Received Task Setup Driver Driver Not Restarting]", 1},
+		"after the start, with marks":     {true, true, "[Received Task Setup Started Terminated]", 1},
+		"after the start, without marks":  {true, false, "[Received Task Setup Driver Driver Not Restarting]", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
+					restart { attempts = 0 }`, `
+					task "web" {
+						driver = "fake"
+						config {
+							start_for = "2s"
+							run_for   = "5s"
+						}
+					}`)), func(c *Config) {
+					w := c.Drivers.(*fakeDrivers)
+					w.findsUnknownTasks, w.diesAfterStart = test.marks, test.executes
+				})
+				a.advance(time.Second)
+				if !test.executes {
+					a.drivers.killPlugin()
+				}
+				a.wait()
+				wantEqual(t, "events", a.taskEventTypes("web"), test.events)
+				wantEqual(t, "starts", a.startCount("web"), fmt.Sprint(test.starts))
+				for _, id := range a.drivers.aliveTasks() { // ends the process that no agent could find
+					a.exitTask(strings.Split(id, "/")[1], driver.ExitResult{})
+				}
+			})
+		})
+	}
+}
+
+// A task that its driver cannot recover is awaited by its id. Its exit status is known if the plugin lives until then, also
+// for a further agent.
+func TestTaskWithoutHandleIsAwaited(t *testing.T) {
+	for name, test := range map[string]struct {
+		pluginDies bool
+		events     string
+	}{
+		"the plugin lives": {false, "[Received Task Setup Started Terminated Not Restarting]"},
+		"the plugin dies":  {true, "[Received Task Setup Started Failed Restoring Task Driver Not Restarting]"}, // the process may still run
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
+					restart { attempts = 0 }`, `
+					task "web" {
+						driver = "fake"
+						config { start_for = "2s" }
+					}`)), func(c *Config) { c.Drivers.(*fakeDrivers).returnsNoHandles = true })
+				a.advance(time.Second)
+				a.die()
+				a.advance(2 * time.Second)
+				b := a.startNextAgent(nil)
+				b.advance(time.Second)
+				wantEqual(t, "state", b.taskState("web").State, "running")
+				b.die()
+				b.exitTask("web", driver.ExitResult{ExitCode: 3})
+				if test.pluginDies {
+					b.drivers.killPlugin()
+				}
+				c := b.startNextAgent(nil)
+				c.wait()
+				wantEqual(t, "events", c.taskEventTypes("web"), test.events)
+				wantEqual(t, "starts", c.startCount("web"), "1")
+			})
+		})
+	}
+}
+
 // TestDeathAtEachStep kills the agent at each of its writes, with and without the plugin, and the next
 // agent finishes the job. In every case, no task runs twice at the same time, no completed work is
-// repeated, and each process gets one Terminated event.
+// repeated, no start is executed twice, and each process gets one Terminated event.
 func TestDeathAtEachStep(t *testing.T) {
 	for _, delay := range []string{"3s", "0s"} {
 		t.Run("delay "+delay, func(t *testing.T) {
@@ -1122,7 +1256,7 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
 						c.Store.(*fakeStore).asyncWritesImmediate = prompt
 						w := c.Drivers.(*fakeDrivers)
-						w.findsUnknownTasks = pluginDies // needed only after the plugin was killed: a plugin that continues to run knows each start by its id
+						w.findsUnknownTasks = true
 						w.checkStart = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"
@@ -1160,9 +1294,8 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 						}
 					}
 					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
-					// A task whose run was cut short may run once more; a task whose run was completed
-					// must not.
 					wantEqual(t, "done", b.drivers.successfulRunCounts, "map[after:1 init:1 web:1]")
+					wantEqual(t, "starts", b.drivers.startCounts, "map[after:1 init:1 web:2]") // the first run of web fails
 				})
 			})
 		}

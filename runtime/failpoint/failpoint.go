@@ -81,6 +81,10 @@ var Phases = []Phase{PhaseBefore, PhaseDuring, PhaseAfter}
 // returns. Only tests set it, before any other code runs.
 var OnHit func(Step, Phase)
 
+// RepeatStarts makes the agent destroy and repeat a start that a crash has interrupted, in place of adopting it. It is
+// the planted defect of the tests of interrupted starts, and set as OnHit is.
+var RepeatStarts bool
+
 // Hit reports that the caller has reached a point.
 func Hit(s Step, p Phase) {
 	if OnHit != nil {

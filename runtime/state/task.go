@@ -10,15 +10,18 @@ import (
 
 // LocalState is the runner's state that the next agent needs to continue the task.
 type LocalState struct {
-	Hooks       map[string]HookState // keyed by hook name
-	AllocHooks  map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
-	StartID     string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
-	Handle      *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
-	Network     *driver.NetworkOverride
-	Exit        *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
-	NextStartID string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
-	Restart     restart.State
-	RunComplete bool // the task will never run again
+	Hooks      map[string]HookState // keyed by hook name
+	AllocHooks map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
+	StartID    string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle     *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
+	Network    *driver.NetworkOverride
+	// Unrecoverable means that Handle has no state of the driver, because the agent that started the task has not
+	// received it: only the plugin process that has the task can report its exit.
+	Unrecoverable bool
+	Exit          *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID   string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
+	Restart       restart.State
+	RunComplete   bool // the task will never run again
 
 	// Destroy is the start that the driver must still destroy; nil if there is none.
 	Destroy *PendingDestroy

@@ -11,15 +11,16 @@ import (
 // TaskRecord is the stored form of a [LocalState]. Its lists and maps have pointers, because go-msgpack mixes up the
 // values of a map of structs when it decodes.
 type TaskRecord struct {
-	Hooks       map[string]*HookRecord `store:"hooks"`
-	AllocHooks  map[string]string      `store:"alloc_hooks"`
-	StartID     string                 `store:"start_id"`
-	Handle      *HandleRecord          `store:"handle"`
-	Network     *NetworkOverrideRecord `store:"network"`
-	Exit        *ProcessExit           `store:"exit"`
-	NextStartID string                 `store:"next_start_id"`
-	Restart     RestartRecord          `store:"restart"`
-	RunComplete bool                   `store:"run_complete"`
+	Hooks         map[string]*HookRecord `store:"hooks"`
+	AllocHooks    map[string]string      `store:"alloc_hooks"`
+	StartID       string                 `store:"start_id"`
+	Handle        *HandleRecord          `store:"handle"`
+	Network       *NetworkOverrideRecord `store:"network"`
+	Unrecoverable bool                   `store:"unrecoverable"`
+	Exit          *ProcessExit           `store:"exit"`
+	NextStartID   string                 `store:"next_start_id"`
+	Restart       RestartRecord          `store:"restart"`
+	RunComplete   bool                   `store:"run_complete"`
 
 	Destroy      *PendingDestroyRecord `store:"destroy"`
 	Capabilities *CapabilitiesRecord   `store:"capabilities"`
@@ -80,7 +81,7 @@ type HandleSecrets struct {
 func NewTaskRecord(s LocalState) *TaskRecord {
 	r := &TaskRecord{
 		AllocHooks: s.AllocHooks, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), Network: (*NetworkOverrideRecord)(s.Network),
-		Exit: s.Exit, NextStartID: s.NextStartID, Restart: RestartRecord(s.Restart), RunComplete: s.RunComplete,
+		Unrecoverable: s.Unrecoverable, Exit: s.Exit, NextStartID: s.NextStartID, Restart: RestartRecord(s.Restart), RunComplete: s.RunComplete,
 		Destroy: newPendingDestroyRecord(s.Destroy), Capabilities: (*CapabilitiesRecord)(s.Capabilities),
 		RestartRequest: s.RestartRequest, Killed: s.Killed, Reported: s.Reported,
 	}
@@ -100,7 +101,7 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 func (r *TaskRecord) LocalState() LocalState {
 	s := LocalState{
 		AllocHooks: r.AllocHooks, StartID: r.StartID, Handle: r.Handle.Handle(), Network: (*driver.NetworkOverride)(r.Network),
-		Exit: r.Exit, NextStartID: r.NextStartID, Restart: restart.State(r.Restart), RunComplete: r.RunComplete,
+		Unrecoverable: r.Unrecoverable, Exit: r.Exit, NextStartID: r.NextStartID, Restart: restart.State(r.Restart), RunComplete: r.RunComplete,
 		Destroy: r.Destroy.pendingDestroy(), Capabilities: (*driver.Capabilities)(r.Capabilities),
 		RestartRequest: r.RestartRequest, Killed: r.Killed, Reported: r.Reported,
 	}

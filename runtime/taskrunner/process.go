@@ -32,6 +32,8 @@ type process struct {
 	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
 	awaitExit      AwaitExitFunc   // used during outages of a builtin driver; may be nil
 	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
+	unrecoverable  bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
+	prestartCalled bool            // the Prestart hooks were called for the recovered process
 
 	span *timeline.ActiveSpan // the run of the process; nil before it is watched
 
@@ -96,7 +98,7 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.calls.of(d).RecoverTask(ctx, p.handle); err != nil {
+	if err := p.recoverIn(ctx, d); err != nil {
 		err = fmt.Errorf("recover task: %w", err)
 		if driver.IsRecoverable(err) || ctx.Err() != nil {
 			err = &inconclusiveRecoveryError{err}
@@ -104,6 +106,15 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// recoverIn makes a plugin process have the task. For a task that cannot be recovered, it only asks for it.
+func (p *process) recoverIn(ctx context.Context, d driver.Driver) error {
+	if !p.unrecoverable {
+		return p.calls.of(d).RecoverTask(ctx, p.handle)
+	}
+	_, err := d.InspectTask(ctx, p.id())
+	return err
 }
 
 // inconclusiveRecoveryError is an error of RecoverTask that leaves open whether the driver has the

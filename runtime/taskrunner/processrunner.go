@@ -51,6 +51,9 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 
 	task, _ := r.records.snapshot()
 	p.span = r.calls.startRun(p.id(), task.StartedAt)
+	if isClosed(p.exited) {
+		return r.handleProcessEnd(killCtx, forceKillCtx, p) // see startCaller.askUntilAnswered
+	}
 	var watchWG sync.WaitGroup
 	defer watchWG.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
@@ -138,7 +141,11 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	if result.destroyed {
 		r.processTracker.noteDestroyed()
 	} else {
-		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: handleWithoutConfig(p.handle)})
+		d := state.PendingDestroy{ID: p.id(), Uncertain: p.unrecoverable && result.exitUnknown}
+		if !p.unrecoverable {
+			d.Handle = handleWithoutConfig(p.handle)
+		}
+		r.destroyer.set(d)
 		point := failpoint.EnterStep(failpoint.StepDestroyTask)
 		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
@@ -151,7 +158,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 // resumeRecovered does for a recovered process what start does for a new one. It emits the
 // Started event only if the earlier agent had not recorded that the task runs.
 func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
-	if killCtx.Err() == nil {
+	if killCtx.Err() == nil && !p.prestartCalled {
 		_ = r.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
 	}
 	r.logger.Info("task taken over", "task_id", p.id())

@@ -60,7 +60,7 @@ func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
 	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
 		next = ""
 	}
-	local.StartID, local.NextStartID, local.Handle, local.Network, local.Exit = next, "", nil, nil, nil
+	local.StartID, local.NextStartID, local.Handle, local.Network, local.Unrecoverable, local.Exit = next, "", nil, nil, false, nil
 
 	switch decision.Action {
 	case restart.ActionFinish:

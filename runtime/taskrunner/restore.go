@@ -79,19 +79,11 @@ func (r *Runner) restore(was RestoredTask) {
 // Recover does for a runner with Restored what Prepare does for another one, and recovers
 // what an earlier agent left: the process, unless its driver answers that it does not have
 // the task, and the result of a start during which the agent died. A process whose driver
-// is unavailable is kept without an answer: Run waits for the driver. A start that cannot
-// be recovered is destroyed. Recover is called once, before Run. When ctx is done, it
+// is unavailable is kept without an answer: Run waits for the driver, and asks it about a
+// start during which an agent died. Recover is called once, before Run. When ctx is done, it
 // leaves everything as it is.
 //
-// The record determines the result for the task:
-//
-//	handle, driver has the task                  the process is recovered
-//	handle, driver unavailable                   the process is kept, Run waits for the driver
-//	handle, driver does not have the task        ended, exit status unknown: the restart policy decides
-//	id of a start, no handle                     the start is destroyed, the task starts
-//	running, local record lost                   all starts are destroyed; ended, exit status unknown
-//	ended, or dead, and the id of its start      the start is destroyed, and the next one if it has an id
-//	any record, but the machine has rebooted     the task starts again
+// The record and the answer of the driver determine the result: see startActions.
 func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recover(ctx, past) }
 
 // Reset makes the task start again as a new task, because its files are lost. Hooks
@@ -107,13 +99,13 @@ func (r *Runner) Reset() {
 type recoverer struct {
 	ref            taskRef
 	records        *taskRecords
-	processTracker *processTracker
 	dispense       dispenseFunc
 	calls          callRecorder
 	driverRecovery *driverRecovery
 	description    *driverDescription
 	destroyer      *destroyer
 	currentProcess *currentProcess
+	startAdopter   *startAdopter
 	timeout        time.Duration // timeout of the recovery, counted from the driver's first answer
 	logger         hclog.Logger
 }
@@ -126,50 +118,63 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	ctx, cancel := r.awaitDriver(ctx)
 	defer cancel()
 	task, _ := r.records.snapshot()
-	status, handle := task.State, local.Handle
-	if handle != nil && handle.Config == nil {
+	if handle := local.Handle; handle != nil && handle.Config == nil {
 		handle.Config = &driver.TaskConfig{ID: local.StartID, Name: r.ref.name, AllocID: r.ref.allocID}
 	}
-	switch {
-	case past.Rebooted:
-		local.Destroy = nil // drivers are not called after a reboot: some do not check that a pid still belongs to the same process
-	case status == model.TaskDead || local.Exit != nil:
-		if local.StartID != "" {
-			d := state.PendingDestroy{ID: local.StartID, Handle: handle, Uncertain: handle == nil && !past.DriverKnowsTasks}
-			if local.NextStartID != "" {
-				d.Next = &state.PendingDestroy{ID: local.NextStartID, Uncertain: !past.DriverKnowsTasks}
-			}
-			r.destroyer.set(d)
-		}
-	case handle != nil:
-		err := r.recoverProcess(ctx, handle)
-		if err == nil {
+	record := classifyRecord(local, task.State)
+	answer, found, cause := r.ask(ctx, record, past)
+	switch action := startActionFor(record, answer); {
+	case action == actionForget: // some drivers do not check that a pid still belongs to the same process
+		local.Destroy = nil
+	case record == recordID, record == recordRunningID, record == recordNextID:
+		if !r.startAdopter.settle(record, answer, found, cause, !past.DriverKnowsTasks) || r.currentProcess.get() != nil {
 			return
 		}
-		r.destroyer.set(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
-		r.handleLostRecord(err)
-	case local.StartID != "":
-		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: !past.DriverKnowsTasks})
-		if status == model.TaskRunning {
-			r.handleLostRecord(errRecordLost)
+	case action == actionKeep, action == actionAdopt, action == actionAwait:
+		return // recoverProcess has set the process
+	case action == actionLose:
+		d := state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks}
+		if local.Handle != nil {
+			d = state.PendingDestroy{ID: local.Handle.Config.ID, Uncertain: local.Unrecoverable}
 		}
-	case status == model.TaskRunning:
-		r.destroyer.set(state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks})
-		r.handleLostRecord(errRecordLost)
+		if local.Handle != nil && !local.Unrecoverable {
+			d.Handle = local.Handle
+		}
+		r.destroyer.set(d)
+		r.startAdopter.recordLost(cause)
+	case action == actionDestroy && local.StartID != "":
+		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Handle: local.Handle, Uncertain: local.Handle == nil && !past.DriverKnowsTasks})
 	}
-	local.NextStartID = "" // pending to be destroyed
+	local.NextStartID = "" // it has started nothing, or is the pending destroy
 	if r.destroyer.try(ctx) != nil {
 		local.Destroy = destroyAfterPluginExit(local.Destroy, past)
 	}
-	if ctx.Err() != nil || status == model.TaskDead || local.Exit != nil {
+	if task, _ = r.records.snapshot(); ctx.Err() != nil || task.State == model.TaskDead || local.Exit != nil {
 		return
 	}
-	local.StartID, local.Handle, local.Network = "", nil, nil
+	local.StartID, local.Handle, local.Network, local.Unrecoverable = "", nil, nil, false
 	r.records.clearRestartRequest()
-	if status == model.TaskRunning {
+	if task.State == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
 		r.records.setTaskState(state.DurabilitySync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
+}
+
+// ask returns what is known about the start of a record. For recordHandle it recovers the process, unless the answer is
+// that the driver does not have it.
+func (r *recoverer) ask(ctx context.Context, record startRecord, past RecoverInfo) (startAnswer, *foundTask, error) {
+	switch {
+	case past.Rebooted:
+		return answerReboot, nil, nil
+	case record == recordHandle:
+		answer, err := r.recoverProcess(ctx, r.records.localState.Handle)
+		return answer, nil, err
+	case record == recordLost:
+		return answerUnknown, nil, errRecordLost
+	case record == recordNoStart, record == recordEnded:
+		return answerNone, nil, nil
+	}
+	return r.startAdopter.ask(ctx, record)
 }
 
 // driverResponseTimeout is how long a recovery waits for the first answer of a driver.
@@ -204,43 +209,28 @@ func destroyAfterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.Pe
 // the driver could recover the task.
 var errRecordLost = errors.New("its record was lost")
 
-// handleLostRecord records that the process has ended with an unknown exit status.
-func (r *recoverer) handleLostRecord(cause error) {
-	r.logger.Warn("task not recovered", "task_id", r.records.localState.StartID, "error", cause)
-	r.processTracker.noteExit(false)
-	if id := r.records.localState.StartID; id != "" {
-		task, _ := r.records.snapshot()
-		r.calls.startRun(id, task.StartedAt).EndRun(exitUnknownText(cause), true)
-	}
-	r.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
-	r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
-		if request := r.records.restartReq; request != nil {
-			r.records.localState.Exit.Asked, r.records.localState.Exit.Failure = true, request.Failure
-		}
-		r.records.appendEvent(s, model.EventRestoreFailed(exitUnknownText(cause)))
-		return true
-	})
-}
-
-// recoverProcess recovers the process. It returns an error only if the driver answers
-// that it does not have the task.
-func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) error {
+// recoverProcess recovers the process, or keeps it if its driver is unavailable. With answerUnknown, the driver does not
+// have the task.
+func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) (startAnswer, error) {
 	p := newProcess(handle, r.records.localState.Network, r.dispense, r.calls)
-	p.driverRecovery = r.driverRecovery
+	p.driverRecovery, p.unrecoverable = r.driverRecovery, r.records.localState.Unrecoverable
 	d, err := p.recover(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
 		d, err = p.recover(ctx)
 	}
+	answer := answerTask
 	switch {
+	case err == nil && p.unrecoverable:
+		answer = answerTaskAlone
 	case err == nil:
 		r.logger.Debug("task recovered", "task_id", p.id())
 	case isTaskStateUnknown(err) || ctx.Err() != nil:
 		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
-		p.withoutPlugin = true
+		p.withoutPlugin, answer = true, answerNone
 	default:
-		return err
+		return answerUnknown, err
 	}
 	p.driverRecovery.set(p, d)
 	r.currentProcess.setRecovered(p)
-	return nil
+	return answer, nil
 }

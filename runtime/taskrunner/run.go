@@ -66,6 +66,9 @@ func (r *Runner) finishRun(ctx context.Context) {
 // runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
 // ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
+	if !r.startAdopter.await(killCtx, forceKillCtx) {
+		return
+	}
 	defer r.restartDecider.dropUnusedStartID()
 	next, ok := r.resumeDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {

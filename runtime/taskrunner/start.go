@@ -86,12 +86,15 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
 	if err != nil {
 		err = s.records.redactError(err)
-		local.StartID = "" // the removal is stored later: an agent that reads the old id destroys the start with that id
+		local.StartID = "" // the removal is stored later: an agent that reads the old id asks what became of the start
 		s.reportStartError(killCtx, err)
 		return nil, err
 	}
 
-	local.Handle, local.Network = handleWithoutConfig(p.handle), p.network
+	if isClosed(p.exited) {
+		return p, nil // executed, with an unknown exit status: the exit is stored next
+	}
+	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable
 	s.currentProcess.setStarted(p)
 	s.logger.Info("task started", "task_id", config.ID)
 	point := failpoint.EnterStep(failpoint.StepHandleStored)

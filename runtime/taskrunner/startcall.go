@@ -25,6 +25,7 @@ const startEventDelay = 10 * time.Second
 
 // startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
+	query          startQuery
 	dispense       dispenseFunc
 	awaitDriver    dispenseFunc // see waitUntilAvailable
 	calls          callRecorder
@@ -34,6 +35,7 @@ type startCaller struct {
 	killRequest    *killRequest
 	task           func() Task
 	emit           func(*api.TaskEvent)
+	reportOutage   func(error) // called once per outage of the driver
 	logger         hclog.Logger
 
 	pluginDeaths int // plugin deaths during StepStartTask since the last successful start
@@ -74,47 +76,56 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 	return p, err
 }
 
-// call calls StepStartTask, and once more if the plugin dies during the call:
-// after a pause, and after the plugin's running tasks were recovered. While the driver is
-// unavailable, it waits.
+// call calls StepStartTask. If the plugin dies during the call, the next plugin process is asked what became of the start.
+// If nothing was executed, it is called once more: after a pause, and after the plugin's running tasks were
+// recovered. While the driver is unavailable, call waits.
 func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
-	called := false
-	for first := true; ; first = false {
+	calls := 0
+	undecided := false // a plugin process has died during the last call, and the next one has not answered
+	for {
+		if undecided {
+			p, executed, askErr := s.askUntilAnswered(ctx, killCtx, config)
+			if executed {
+				return p, nil
+			}
+			if err = askErr; err != nil {
+				break
+			}
+			undecided = false
+			if calls > 1 {
+				err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", driver.ErrPluginDown)
+				break
+			}
+		}
 		var d driver.Driver
 		if d, err = s.driver(killCtx); err != nil {
-			if !first {
+			if calls > 0 {
 				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
 			}
 			break
 		}
-		// A process that the dead plugin may have started must not run beside the next
-		// attempt.
 		if err = s.destroyer.try(ctx); err != nil {
 			break
 		}
-		called = true
+		calls++
 		s.processTracker.noteStart()
 		handle, network, err = s.callDriver(ctx, d, config)
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
 		s.pluginDeaths++
-		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+		undecided = true
 		s.logger.Warn("plugin died while it started the task", "task_id", config.ID)
-		if !first {
-			err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", err)
-		}
-		if !first || ctx.Err() != nil {
-			break
-		}
 	}
 	if err == nil && handle == nil {
 		err = errors.New("driver started the task but returned no handle")
 	}
-	if err != nil && called && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
+	if undecided {
+		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+	} else if err != nil && calls > 0 && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
 		s.destroyFailed(ctx, config.ID)
 	}
 	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
@@ -126,10 +137,43 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // later calls of the driver use the id in handle.Config
 	}
+	return s.started(handle, network), nil
+}
+
+// started returns the process of a start that has succeeded.
+func (s *startCaller) started(handle *driver.Handle, network *driver.NetworkOverride) *process {
 	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense, s.calls)
 	p.driverRecovery = s.driverRecovery
-	return p, nil
+	return p
+}
+
+// askUntilAnswered asks what became of a start during which a plugin process has died. If the start has executed the
+// task, executed is true, and the process is the task; with an unknown exit status, it has ended. An error
+// means that the task was killed before an answer.
+func (s *startCaller) askUntilAnswered(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
+	var outage driverOutage
+	for {
+		answer, found, err := s.query.ask(ctx, config.ID, config)
+		switch startActionFor(recordID, answer) {
+		case actionStart:
+			return nil, false, nil
+		case actionAdopt, actionAwait:
+			found.handle.Config = config
+			p := s.started(found.handle, found.status.NetworkOverride)
+			p.unrecoverable = answer == answerTaskAlone
+			s.logger.Info("task of an interrupted start adopted", "task_id", config.ID, "recoverable", !p.unrecoverable)
+			return p, true, nil
+		case actionLose:
+			p := s.started(&driver.Handle{Config: config}, nil)
+			p.unrecoverable = errors.Is(err, errStartUnknown)
+			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true})
+			return p, true, nil
+		}
+		if !outage.wait(killCtx, err, s.reportOutage) {
+			return nil, false, context.Cause(killCtx)
+		}
+	}
 }
 
 // callDriver calls StepStartTask once, and emits an event if the driver does not answer soon.

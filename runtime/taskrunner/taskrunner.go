@@ -78,6 +78,7 @@ type Runner struct {
 	restartDecider *restartDecider
 	rerunRequests  *rerunRequests
 	recoverer      *recoverer
+	startAdopter   *startAdopter
 
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
 	done       chan struct{} // closed by Run
@@ -128,10 +129,11 @@ func New(c Config) *Runner {
 		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls,
 		stopper: stopper, logger: logger,
 	}
-	await := waitUntilAvailable(dispense, func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) })
+	reportOutage := func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) }
+	await := waitUntilAvailable(dispense, reportOutage)
 	caller := &startCaller{
-		dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
-		killRequest: r.killRequest, task: task, emit: r.records.emit, logger: logger,
+		query: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		killRequest: r.killRequest, task: task, emit: r.records.emit, reportOutage: reportOutage, logger: logger,
 	}
 	starter := &starter{
 		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
@@ -141,9 +143,14 @@ func New(c Config) *Runner {
 		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
 		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, awaitExit: c.AwaitExit, calls: calls, logger: logger,
 	}
+	r.startAdopter = &startAdopter{
+		ref: ref, records: r.records, processTracker: r.processTracker, query: startQuery{dispense, calls}, driverRecovery: recovery,
+		description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, destroyer: r.destroyer, restartDecider: r.restartDecider,
+		currentProcess: r.currentProcess, reportOutage: reportOutage, logger: logger,
+	}
 	r.recoverer = &recoverer{
-		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
-		destroyer: r.destroyer, currentProcess: r.currentProcess, timeout: c.HookLimits.StartPoints, logger: logger,
+		ref: ref, records: r.records, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, timeout: c.HookLimits.StartPoints, logger: logger,
 	}
 	if c.Restored == nil {
 		r.records.addReceivedEvent()
@@ -199,10 +206,11 @@ func (r *Runner) Snapshot() (state *api.TaskState, killed bool) { return r.recor
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// IsDestroyPending reports whether a start of the task is not yet destroyed by the driver.
+// IsDestroyPending reports whether a start of the task is not yet destroyed by the driver, or
+// may have to be, because the driver has not answered what became of it.
 // It is false before Run has returned.
 func (r *Runner) IsDestroyPending() bool {
-	return isClosed(r.done) && r.destroyer.pendingDestroy() != nil
+	return isClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.undecided)
 }
 
 // Destroying is closed when the task has ended for good and only waits for its driver

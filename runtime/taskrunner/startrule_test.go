@@ -1,0 +1,44 @@
+package taskrunner
+
+import "testing"
+
+// TestStartRule has the action for each record with each answer.
+func TestStartRule(t *testing.T) {
+	answers := [startAnswerCount]string{"none", "task", "task alone", "not executed", "unknown", "reboot"}
+	for _, row := range []struct {
+		record startRecord
+		name   string
+		want   [startAnswerCount]startAction
+	}{
+		{recordNoStart, "no start", [...]startAction{actionStart, actionStart, actionStart, actionStart, actionStart, actionForget}},
+		{recordID, "id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionStart, actionLose, actionForget}},
+		{recordRunningID, "id of a running task", [...]startAction{actionAsk, actionAdopt, actionAwait, actionLose, actionLose, actionForget}},
+		{recordHandle, "handle", [...]startAction{actionKeep, actionAdopt, actionAwait, actionLose, actionLose, actionForget}},
+		{recordLost, "lost record of a running task", [...]startAction{actionLose, actionLose, actionLose, actionLose, actionLose, actionForget}},
+		{recordEnded, "exit", [...]startAction{actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionForget}},
+		{recordNextID, "exit and next id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionDestroy, actionLose, actionForget}},
+	} {
+		for answer, name := range answers {
+			if got := startActionFor(row.record, startAnswer(answer)); got != row.want[answer] {
+				t.Errorf("record %q, answer %q: action %d, want %d", row.name, name, got, row.want[answer])
+			}
+		}
+	}
+}
+
+// TestOnlyUnexecutedStartsAreRepeated checks the rule as a whole: a task with a start is started only if the start has
+// certainly executed nothing, and a start that nobody has answered for is neither repeated nor destroyed.
+func TestOnlyUnexecutedStartsAreRepeated(t *testing.T) {
+	for record := range startRecordCount {
+		for answer := range startAnswerCount {
+			action := startActionFor(record, answer)
+			if action == actionStart && record != recordNoStart && answer != answerNotExecuted {
+				t.Errorf("record %d, answer %d: the task starts", record, answer)
+			}
+			undecided := record == recordID || record == recordRunningID || record == recordNextID || record == recordHandle
+			if undecided && answer == answerNone && action != actionAsk && action != actionKeep {
+				t.Errorf("record %d without an answer: action %d", record, action)
+			}
+		}
+	}
+}
