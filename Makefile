@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -31,6 +31,9 @@ LONG = go test -count=1 -timeout 0 -v -run
 
 test-faults: ## a long run of faults: each process killed at each moment of a task's life, damaged states, stopped starts; needs root
 	$(LONG) '^TestAllFaults$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+
+test-starts: ## a long run of kills of agent, plugins, keeper and log collector while tasks start and exit that may run only once; needs root
+	$(LONG) '^TestInterruptedStarts$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
 test-kills: ## a long run of random pairs of kills while 100 tasks run; needs root
 	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)

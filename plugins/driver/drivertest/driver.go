@@ -304,6 +304,24 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
+// InspectTask is missing in old drivers.
+func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+	if d.dialect == Old {
+		return d.UnimplementedDriverServer.InspectTask(ctx, r)
+	}
+	t, err := d.find(r.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	status := &driverpb.TaskStatus{Id: t.config.Id, Name: t.config.Name, State: driverpb.TaskState_RUNNING, StartedAt: timestamppb.New(t.state.StartedAt)}
+	select {
+	case <-t.ended:
+		status.State = driverpb.TaskState_EXITED
+	default:
+	}
+	return &driverpb.InspectTaskResponse{Task: status, Driver: &driverpb.TaskDriverStatus{Attributes: map[string]string{"pid": fmt.Sprint(t.state.PID)}}}, nil
+}
+
 func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
 	t, err := d.find(r.TaskId)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
 // All returns the programs that the test binary is under their names.
@@ -67,8 +68,12 @@ func runWithTestConfig() {
 	runNomadLite()
 }
 
+// RepeatStartsEnvVar is the environment variable with which an agent has a planted defect: see failpoint.RepeatStarts.
+const RepeatStartsEnvVar = "NOMAD_LITE_TEST_REPEAT_STARTS"
+
 // runNomadLite is the program under test.
 func runNomadLite() {
+	failpoint.RepeatStarts = os.Getenv(RepeatStartsEnvVar) != ""
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
