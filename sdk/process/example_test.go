@@ -41,7 +41,11 @@ func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*proc
 	return process.Recover(ctx, start, state)
 }
 
-// A driver for processes returns a Process from Start and from Recover.
+func (pythonDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return process.Adopt(ctx, start)
+}
+
+// A driver for processes returns a Process from Start, from Recover and from Adopt.
 func Example() {
 	main := func() { sdk.ServeDriver(pythonDriver{}) }
 	_ = main

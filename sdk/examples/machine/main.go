@@ -47,6 +47,7 @@ type machineDriver struct{}
 var (
 	_ sdk.Driver[*machine]    = (*machineDriver)(nil)
 	_ sdk.Recoverer[*machine] = (*machineDriver)(nil)
+	_ sdk.Adopter[*machine]   = (*machineDriver)(nil)
 	_ sdk.Fingerprinter       = (*machineDriver)(nil)
 	_ sdk.OrphanKiller        = (*machineDriver)(nil)
 	_ sdk.Stopper             = (*machine)(nil)
@@ -128,6 +129,14 @@ func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*ma
 		return nil, err
 	}
 	core, err := process.RecoverCore(ctx, start, state)
+	if err != nil {
+		return nil, err
+	}
+	return &machine{core, start.TaskDir()}, nil
+}
+
+func (*machineDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
+	core, err := process.AdoptCore(ctx, start)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ type scriptDriver struct{}
 var (
 	_ sdk.Driver[*process.Process]    = (*scriptDriver)(nil)
 	_ sdk.Recoverer[*process.Process] = (*scriptDriver)(nil)
+	_ sdk.Adopter[*process.Process]   = (*scriptDriver)(nil)
 	_ sdk.OrphanKiller                = (*scriptDriver)(nil)
 )
 
@@ -74,6 +75,10 @@ func (*scriptDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*pro
 		return nil, err
 	}
 	return process.Recover(ctx, start, s)
+}
+
+func (*scriptDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return process.Adopt(ctx, start)
 }
 
 func (*scriptDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {

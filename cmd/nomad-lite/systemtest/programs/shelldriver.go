@@ -86,3 +86,7 @@ func (*shellDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) 
 	}
 	return process.Recover(ctx, start, s)
 }
+
+func (*shellDriverPlugin) Adopt(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return process.Adopt(ctx, start)
+}
