@@ -270,8 +270,8 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 	m.End("stop")
 }
 
-// TestTaskWithUnstoredHandle removes the handle of a running task from the state. The result is
-// the same as if the agent had been killed before it could store the handle.
+// TestTaskWithUnstoredHandle removes the handle of a running task from the state, as if the agent had been killed before
+// it could store the handle. The next agent adopts the process.
 func TestTaskWithUnstoredHandle(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -313,14 +313,14 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 			}
 
 			m = systemtest.StartKillableAgent(t, "/proc/self/exe", data)
-			after := m.WaitTaskReport("the task runs again", func(v systemtest.TaskReport) bool {
+			after := m.WaitTaskReport("the task runs", func(v systemtest.TaskReport) bool {
 				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
 			})
 			if got := fmt.Sprint(systemtest.EventTypes(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
 				t.Errorf("events %s", got)
 			}
 			kind := id + "/loop"
-			if now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
+			if now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[kind]; len(now) != 1 || now[0] != processes[kind][0] {
 				t.Errorf("processes %v, before %v", now, processes[kind])
 			}
 			m.End("stop")
