@@ -58,6 +58,9 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			if got := c.KeeperProcess(); got != keeper {
 				t.Errorf("the keeper is %v, was %v", got, keeper)
 			}
+			if dir := findRunningDir(keeper); !sameFile(dir, c.cfg.Dir) {
+				t.Errorf("the keeper is found in %q, want the directory %s", dir, c.cfg.Dir)
+			}
 			plugin, err := Attach(t.Context(), c.Socket())
 			if err != nil {
 				t.Fatal(err)
@@ -74,6 +77,22 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// findRunningDir returns the directory in which FindRunning finds a keeper, and "" if it does not find it.
+func findRunningDir(p process.ID) string {
+	for _, k := range FindRunning("keeper") {
+		if k.Process == p {
+			return k.Dir
+		}
+	}
+	return ""
+}
+
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // No second keeper runs beside a keeper that has lost its socket: if the first keeper cannot

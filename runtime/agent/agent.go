@@ -530,7 +530,6 @@ func (a *Agent) Close() error {
 	if !a.dataDirectory.temporary {
 		if ended {
 			errs = append(errs, a.helperProcesses.sockets.remove())
-			a.directoryIdentity.remove()
 		}
 		errs = append(errs, a.dataDirectory.unmountAllocDirs(ended))
 	}

@@ -65,7 +65,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	a.orphanCleaner.OnUnknownProcess = func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) }
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if !a.dataDirectory.ephemeralState {
-		a.directoryIdentity, err = openIdentity(a.dataDirectory, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, a.logger)
+		a.directoryIdentity, err = openIdentity(a.dataDirectory, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, findOtherOwner, a.logger)
 		if err != nil {
 			return err
 		}

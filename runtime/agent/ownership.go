@@ -23,8 +23,10 @@ import (
 // ErrCopy means that the data directory is a copy of another one, which owns the running tasks.
 var ErrCopy = errors.New("data directory is a copy")
 
-// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in a file
-// outside of the data directory.
+// ownerFile is the file in a data directory that has its directoryOwner, for the agents of other directories.
+const ownerFile = "owner"
+
+// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in ownerFile.
 type directoryOwner struct {
 	ID     string     `json:"id"`   // random, of the state; a copy of the directory has the same
 	Boot   string     `json:"boot"` // see bootKey
@@ -47,7 +49,7 @@ func (o *directoryOwner) hasKeeper(k process.ID) bool { return k != process.ID{}
 type ownershipFacts struct {
 	directory   directoryOwner  // the directory now; ID and Agent are not set, Keeper is the zero value if no keeper runs in it
 	recorded    *directoryOwner // the record in the state; nil if there is none
-	other       *directoryOwner // another directory of this boot with the same ID, whose agent or keeper runs; nil if there is none
+	other       *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
 	otherAgent  bool            // the agent of other runs
 	tasksMayRun bool            // according to the state
 	claim       bool            // the operator orders that the directory becomes the owner
@@ -80,15 +82,18 @@ func decideOwnership(f ownershipFacts) ownership {
 
 // directoryIdentity identifies the data directory of an agent. Only a directory with a permanent state has one.
 type directoryIdentity struct {
-	store  *store.Store
-	logger hclog.Logger
-	owner  directoryOwner
+	dir   string
+	store *store.Store
+	owner directoryOwner
 }
+
+// ownerFinder returns another directory with the same id whose keeper runs, and whether its agent runs.
+type ownerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bool)
 
 // openIdentity checks that the data directory owns the tasks of its state, before the agent uses any process. The error is
 // ErrCopy if it does not.
-func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, logger hclog.Logger) (*directoryIdentity, error) {
-	i := &directoryIdentity{store: s, logger: logger}
+func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther ownerFinder, logger hclog.Logger) (*directoryIdentity, error) {
+	i := &directoryIdentity{dir: d.path, store: s}
 	facts := ownershipFacts{tasksMayRun: tasksMayRun, claim: claim}
 	var err error
 	if facts.directory, err = identifyDirectory(d.path); err != nil {
@@ -100,7 +105,7 @@ func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, log
 	}
 	if facts.recorded != nil {
 		i.owner.ID = facts.recorded.ID
-		facts.other, facts.otherAgent = findOtherOwner(&i.owner)
+		facts.other, facts.otherAgent = findOther(&i.owner)
 	}
 	switch decideOwnership(facts) {
 	case isCopy:
@@ -180,67 +185,20 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 	if err != nil {
 		return fmt.Errorf("record the owner of the state: %w", err)
 	}
-	if err := writeOwnerFile(&i.owner, text); err != nil {
-		i.logger.Warn("after a reboot, a copy of the data directory can start beside this one", "error", err)
+	path := filepath.Join(i.dir, ownerFile)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return err
 	}
-	return nil
+	return os.Rename(path+".new", path)
 }
 
-// remove removes the file of the directory outside of it, when no process is left.
-func (i *directoryIdentity) remove() {
-	if i == nil {
-		return
-	}
-	for _, base := range shortSocketDirs() {
-		for _, dir := range findOwnedDirs(base) {
-			_ = os.Remove(filepath.Join(dir, ownerFileName(&i.owner))) // the file has no effect when its processes have ended
-		}
-	}
-}
-
-const ownerFilePrefix = "owner-"
-
-// ownerFileName returns the name of the file of a data directory, which does not depend on the id: after the loss of the state, the
-// directory has another id, and the file is replaced.
-func ownerFileName(o *directoryOwner) string { return ownerFilePrefix + hashFileID(o.Device, o.Inode) }
-
-// writeOwnerFile writes the file of a data directory into the first usable directory for run-time files of this user.
-func writeOwnerFile(o *directoryOwner, text []byte) error {
-	var errs []error
-	for _, base := range shortSocketDirs() {
-		dir, err := makeOwnedDir(base, 0o700)
-		if err == nil {
-			path := filepath.Join(dir, ownerFileName(o))
-			if err = os.WriteFile(path+".new", text, 0o600); err == nil {
-				err = os.Rename(path+".new", path)
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// findOtherOwner returns another directory with the same id whose agent or keeper runs.
+// findOtherOwner returns another directory with the same id whose keeper runs.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
-	for _, base := range shortSocketDirs() {
-		for _, dir := range findOwnedDirs(base) {
-			names, err := filepath.Glob(filepath.Join(dir, ownerFilePrefix+"*"))
-			if err != nil {
-				continue // the path of the directory is no valid pattern
-			}
-			for _, name := range names {
-				text, err := os.ReadFile(name)
-				o := new(directoryOwner)
-				if err != nil || json.Unmarshal(text, o) != nil || o.ID != self.ID || o.Boot != self.Boot || o.isSameDirectory(self) || o.hasKeeper(self.Keeper) {
-					continue
-				}
-				if agentRuns := o.Agent.Alive(); agentRuns || o.Keeper.Alive() {
-					return o, agentRuns
-				}
-			}
+	for _, k := range keeper.FindRunning(keeperCommand) {
+		text, err := os.ReadFile(filepath.Join(k.Dir, ownerFile))
+		o := new(directoryOwner)
+		if err == nil && json.Unmarshal(text, o) == nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
+			return o, o.Agent.Alive()
 		}
 	}
 	return nil, false

@@ -48,7 +48,15 @@ func TestDecideOwnership(t *testing.T) {
 // A copy of a state says which directory owns its tasks, and becomes the owner by an order, but not while the agent of the
 // original runs. A renamed directory is the same one.
 func TestCopiedStateIsNoOwner(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	// running is the directory whose keeper runs, agentRuns whether its agent runs.
+	var running *directoryIdentity
+	agentRuns := false
+	findOther := func(self *directoryOwner) (*directoryOwner, bool) {
+		if running == nil || running.owner.isSameDirectory(self) || running.owner.ID != self.ID {
+			return nil, false
+		}
+		return &running.owner, agentRuns
+	}
 	base := t.TempDir()
 	original, copied := filepath.Join(base, "original"), filepath.Join(base, "copied")
 	open := func(dir string, claim bool) (*directoryIdentity, error) {
@@ -57,7 +65,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
-		i, err := openIdentity(&dataDirectory{path: dir}, s, true, claim, hclog.NewNullLogger())
+		i, err := openIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -74,7 +82,6 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(first.remove)
 	ended := process.ID{PID: 1 << 30}
 	if err := first.publish(t.Context(), ended); err != nil {
 		t.Fatal(err)
@@ -90,13 +97,15 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(copied, store.FileName), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	running, agentRuns = first, true
 	if _, err := open(copied, true); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "belongs to "+original) || strings.Contains(err.Error(), "-claim-tasks") {
 		t.Errorf("a copy, while the agent of the original runs: %v", err)
 	}
-	first.remove() // as if the agent had ended
+	agentRuns = false
 	if _, err := open(copied, false); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "-claim-tasks") {
 		t.Errorf("a copy: %v", err)
 	}
+	running = nil
 	renamed := filepath.Join(base, "renamed")
 	if err := os.Rename(original, renamed); err != nil {
 		t.Fatal(err)
@@ -109,11 +118,11 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil || claimed.owner.ID != first.owner.ID {
 		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
 	}
-	t.Cleanup(claimed.remove)
 	if err := claimed.publish(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(again)
+	running = claimed
 	if _, err := open(renamed, false); !errors.Is(err, ErrCopy) {
 		t.Errorf("the original, whose tasks a running agent has claimed: %v", err)
 	}

@@ -210,13 +210,8 @@ func dirLinkName(dataDir string) (string, error) {
 	if err := unix.Stat(dataDir, &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
 	}
-	return "link-" + hashFileID(uint64(st.Dev), st.Ino), nil
-}
-
-// hashFileID returns a short name for a file that is identified by its device and inode.
-func hashFileID(device, inode uint64) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d", device, inode))
-	return hex.EncodeToString(sum[:6])
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d", st.Dev, st.Ino))
+	return "link-" + hex.EncodeToString(sum[:6]), nil
 }
 
 // ensureSymlink makes a link, or replaces a link with another target.
