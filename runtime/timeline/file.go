@@ -161,8 +161,12 @@ func (f *File) Flush() {
 	if errors.Is(err, fs.ErrNotExist) || f.closed {
 		return
 	}
-	f.logger.Error("time line of the allocation not written", "error", err)
-	if process.IsResourceExhausted(err) && f.flushTimer == nil {
+	if !process.IsResourceExhausted(err) {
+		f.logger.Error("time line of the allocation not written", "error", err)
+		return
+	}
+	f.logger.Debug("time line of the allocation is written later", "error", err)
+	if f.flushTimer == nil {
 		// No later span may follow: the last flush of an allocation is that of its end.
 		f.flushTimer = time.AfterFunc(exhaustedFlushDelay, f.Flush)
 	}
