@@ -198,7 +198,8 @@ var freeBytes = FreeBytes
 
 // migrate replaces a file of an earlier format by a new one with all records. The old file stays as a copy.
 func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
-	if missing := f.missingBytes(1); missing > 0 {
+	size, missing := f.missingBytes()
+	if missing > 0 {
 		return &MigrationError{Path: f.path, Format: f.migratesFrom, MissingBytes: missing, Cause: unix.ENOSPC}
 	}
 	err := f.keepCopy(f.migratesFrom)
@@ -208,7 +209,7 @@ func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
 	if err != nil {
 		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFrom, Cause: err}
 		if errors.Is(err, unix.ENOSPC) {
-			migrationErr.MissingBytes = f.missingBytes(2) // the new file can be larger
+			migrationErr.MissingBytes = size // the new file is larger, or the file system needs a part of its free space itself
 		}
 		return migrationErr
 	}
@@ -216,18 +217,18 @@ func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
 	return nil
 }
 
-// missingBytes returns how many bytes are missing on the file system for the given number of files of the same size, and 0
-// if none is missing or the number is unknown.
-func (f *stateFile) missingBytes(files int64) int64 {
+// missingBytes returns the size of the file, and how many bytes are missing on the file system for a second file of this size:
+// 0 if none is missing or the number is unknown.
+func (f *stateFile) missingBytes() (size, missing int64) {
 	info, err := f.openFile.Stat()
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	free, err := freeBytes(filepath.Dir(f.path))
 	if err != nil {
-		return 0
+		return info.Size(), 0
 	}
-	return max(0, files*info.Size()-int64(free))
+	return info.Size(), max(0, info.Size()-int64(free))
 }
 
 // keepCopy gives the file a second name, which it keeps when another file replaces it.
