@@ -181,7 +181,7 @@ func TestStateFixtures(t *testing.T) {
 			}
 			for key, object := range want {
 				if got := content[key]; !reflect.DeepEqual(got, object) {
-					t.Errorf("%s %q: %s", key.table, readableKey(key.key), firstDifference(string(key.table), reflect.ValueOf(got), reflect.ValueOf(object)))
+					t.Errorf("%s %q: %s", key.table, readableKey(key.key), firstDifference(string(key.table), decodedValue(t, key, got), decodedValue(t, key, object)))
 				}
 			}
 			if len(content) != len(want) {
@@ -192,6 +192,20 @@ func TestStateFixtures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// decodedValue returns the value of a record of storeContent.
+func decodedValue(t *testing.T, key recordKey, object any) reflect.Value {
+	t.Helper()
+	record, ok := object.(*localRecord)
+	if !ok {
+		return reflect.ValueOf(object)
+	}
+	open, secret := newLocalValues(key.table, key.key)
+	if _, err := record.decode(open, secret); err != nil {
+		t.Error(err)
+	}
+	return reflect.ValueOf([]any{open, secret})
 }
 
 // Each kind of records is in the directory next, and each field of them has a value.
