@@ -203,7 +203,9 @@ func (d *wireDriver) newCommand(config *driverpb.TaskConfig, script string) (tas
 		}
 		// With cgroups v1, drivers compute the paths of all controllers but one.
 		scope := config.AllocId + "." + config.Name
-		c.Cgroups = []string{config.GetResources().GetLinuxResources().GetCpusetCgroup()}
+		if group := config.GetResources().GetLinuxResources().GetCpusetCgroup(); group != "" {
+			c.Cgroups = []string{group}
+		}
 		for _, controller := range []string{"freezer", "cpu", "memory"} {
 			c.Cgroups = append(c.Cgroups, filepath.Join("/sys/fs/cgroup", controller, "nomad", scope))
 		}
