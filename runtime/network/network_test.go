@@ -156,12 +156,16 @@ func (h *fakeHost) call(text string) {
 
 func (h *fakeHost) CreateNamespace(allocID string) (string, error) {
 	h.call("namespace")
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
 	h.namespaces[allocID] = true
 	return "/run/netns/" + allocID, nil
 }
 
 func (h *fakeHost) RemoveNamespace(allocID string) error {
 	h.call("remove")
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
 	delete(h.namespaces, allocID)
 	return nil
 }
@@ -175,6 +179,8 @@ func (*fakeHost) Prepare(n *state.AllocNetwork) error {
 
 func (h *fakeHost) Connect(_ context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	h.call("connect " + path)
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
 	h.connected[n.AllocID] = path
 	return &state.NetworkStatus{Interface: "eth0", Address: "172.26.64.7"}, nextError(&h.connectErrs)
 }
@@ -183,6 +189,8 @@ func (h *fakeHost) Disconnect(_ context.Context, n *state.AllocNetwork) error {
 	if n.Mode != "" { // the host has not connected the other networks of these tests
 		h.call("disconnect")
 	}
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
 	delete(h.connected, n.AllocID)
 	return nil
 }
