@@ -34,6 +34,7 @@ var nodeDifferences = []nodeDifference{
 	{`/Attributes/unique\.host_id`, "the id is derived in another way, because the machine id is a secret"},
 	{`/(Attributes/nomad\.v|V)ersion`, "the stock agent is a development version"},
 	{`/Attributes/nomad-lite\.version`, "the version of nomad-lite"},
+	{`/Attributes/nomad-lite\.(descriptors|processes|pipes)`, "what tasks can have of them, which Nomad does not count"},
 	{`/Attributes/arch`, "an old name, which jobs use"},
 	{`/Attributes/unique\.(cgroup\.(version|mountpoint)|storage\.bytesfree)`, "attributes of earlier versions of Nomad, which jobs use"},
 	{`/Attributes/cpu\.usablecompute`, "the CPU that the node reserves is left out, because no task gets it"},
