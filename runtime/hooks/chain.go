@@ -165,7 +165,7 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 // limiterFor returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without
 // a deadline can wait for other allocations.
 func (c *Chain) limiterFor(h Hook) *descriptors.Limiter {
-	if _, builtin := h.(interface{ opensFiles() }); !builtin || h.NoDeadline() {
+	if !IsBuiltin(h) || h.NoDeadline() {
 		return nil
 	}
 	return c.config.Limits.Operations

@@ -44,8 +44,13 @@ type Hook interface {
 // BuiltinHook has the methods of Hook, except Name, for a hook in the agent.
 type BuiltinHook struct{}
 
-// opensFiles marks hooks that open files in the agent.
-func (BuiltinHook) opensFiles() {}
+func (BuiltinHook) builtin() {}
+
+// IsBuiltin reports whether a hook runs in the agent, and not in a plugin.
+func IsBuiltin(h Hook) bool {
+	_, ok := h.(interface{ builtin() })
+	return ok
+}
 
 // NoDeadline implements Hook.
 func (BuiltinHook) NoDeadline() bool { return false }

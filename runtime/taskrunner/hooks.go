@@ -58,8 +58,18 @@ func (t *taskHooks) restoreEnv() {
 // chain, except for a running task: such a task is not stopped because a hook failed a
 // second time.
 func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
+	return t.prestartExcept(killCtx, running, func(hooks.Hook) bool { return false })
+}
+
+// prestartBuiltin does for the hooks of the agent what prestart does for all hooks of a running task.
+func (t *taskHooks) prestartBuiltin(killCtx context.Context) {
+	// The errors of a running task are reported as events only.
+	_ = t.prestartExcept(killCtx, true, func(h hooks.Hook) bool { return !hooks.IsBuiltin(h) })
+}
+
+func (t *taskHooks) prestartExcept(killCtx context.Context, running bool, excluded func(hooks.Hook) bool) error {
 	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.chain.WithoutHooks(func(h hooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done })
+	chain := t.chain.WithoutHooks(func(h hooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
 	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.prestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })

@@ -125,7 +125,7 @@ func (a *startAdopter) adopt(found *foundTask, alone bool) {
 	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(handle), found.status.NetworkOverride, alone
 	_ = a.records.putLocalState(state.DurabilitySync) // a refused put is retried
 	p := newProcess(handle, local.Network, a.query.dispense, a.query.calls)
-	p.unrecoverable, p.prestartCalled = alone, a.config != nil
+	p.unrecoverable = alone
 	p.driverRecovery = a.driverRecovery
 	p.driverRecovery.set(p, found.driver)
 	a.currentProcess.setRecovered(p)
@@ -177,13 +177,13 @@ func (a *startAdopter) await(killCtx, forceKillCtx context.Context) bool {
 	return true
 }
 
-// search asks a plugin process that has not started the task, and needs the config to find it. The Prestart hooks are
-// called as for a running task: a process of the task may run.
+// search asks a plugin process that has not started the task, and needs the config to find it. Hooks in plugins are called
+// only when the answer tells whether the task runs: their stored responses are those of the start.
 func (a *startAdopter) search(killCtx context.Context, record startRecord) (startAnswer, *foundTask, error) {
 	if err := a.description.fetch(killCtx); err != nil {
 		return answerNone, nil, err
 	}
-	_ = a.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
+	a.hooks.prestartBuiltin(killCtx)
 	if killCtx.Err() != nil {
 		return answerNone, nil, context.Cause(killCtx)
 	}

@@ -33,7 +33,6 @@ type process struct {
 	awaitExit      AwaitExitFunc   // used during outages of a builtin driver; may be nil
 	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
 	unrecoverable  bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
-	prestartCalled bool            // the Prestart hooks were called for the recovered process
 
 	span *timeline.ActiveSpan // the run of the process; nil before it is watched
 

@@ -158,7 +158,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 // resumeRecovered does for a recovered process what start does for a new one. It emits the
 // Started event only if the earlier agent had not recorded that the task runs.
 func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
-	if killCtx.Err() == nil && !p.prestartCalled {
+	if killCtx.Err() == nil {
 		_ = r.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
