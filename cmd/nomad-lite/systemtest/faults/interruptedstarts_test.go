@@ -154,19 +154,19 @@ func TestInterruptedStarts(t *testing.T) {
 	r.end(syscall.SIGTERM)
 }
 
-// TestInterruptedStartsFindRepeatedStarts runs the test above against an agent that repeats interrupted starts, which it must
-// find within a minute.
+// TestInterruptedStartsFindRepeatedStarts runs the test above against an agent that repeats interrupted starts. On a machine
+// that does nothing else the test finds it within a minute.
 func TestInterruptedStartsFindRepeatedStarts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for the driver exec")
 	}
-	slowtest.Skip(t, "kills processes for up to a minute")
+	slowtest.Skip(t, "kills processes for up to some minutes")
 	t.Parallel()
 	r := newInterruptedStartsRun(t, true)
 	r.startAgent()
 	var err error
 	start := time.Now()
-	for seed := uint64(1); err == nil && time.Since(start) < time.Minute; seed++ {
+	for seed := uint64(1); err == nil && r.allocs < 1200; seed++ {
 		err = r.iterate(seed, 10)
 	}
 	if !errors.Is(err, errRanTwice) {
