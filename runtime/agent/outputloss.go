@@ -16,7 +16,7 @@ import (
 // of the node. The API reports it as the health of the agent.
 type outputLosses struct {
 	alloc   func(id string) *allocrunner.Runner
-	err     func() error // returns nil while the output of all tasks is written and the disk has space
+	check   func() error // returns nil while the output of all tasks is written and the disk has space
 	putNode func(ctx context.Context, message string) error
 	logger  hclog.Logger
 	changed chan struct{} // has a value after a report of the log collector
@@ -25,7 +25,7 @@ type outputLosses struct {
 func newOutputLosses(a *Agent) *outputLosses {
 	return &outputLosses{
 		alloc: a.Alloc,
-		err: func() error {
+		check: func() error {
 			if err := a.OutputLossErr(); err != nil {
 				return err
 			}
@@ -42,7 +42,11 @@ func newOutputLosses(a *Agent) *outputLosses {
 // handle reports lost output to the task, and wakes run. It does not block.
 func (o *outputLosses) handle(loss logs.OutputLoss) {
 	if runner := o.alloc(loss.AllocID); runner != nil {
-		_ = runner.EmitEvent(loss.Task, model.EventOutputLost(string(loss.Stream), loss.Bytes, loss.Reason)) // a task that is unknown has no events
+		event := model.EventOutputLost(string(loss.Stream), loss.Bytes, loss.Reason)
+		if loss.WritingResumed {
+			event = model.EventOutputResumed(string(loss.Stream), loss.Bytes)
+		}
+		_ = runner.EmitEvent(loss.Task, event) // a task that is unknown has no events
 	}
 	select {
 	case o.changed <- struct{}{}:
@@ -64,7 +68,7 @@ func (o *outputLosses) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := o.err()
+		err := o.check()
 		if (err != nil) == reported {
 			continue
 		}

@@ -23,7 +23,7 @@ func TestOutputLossIsAnEventOfTheNode(t *testing.T) {
 		var full atomic.Bool
 		o := &outputLosses{
 			alloc: func(string) *allocrunner.Runner { return nil },
-			err: func() error {
+			check: func() error {
 				if full.Load() {
 					return errors.New("no space")
 				}

@@ -136,13 +136,17 @@ func EventWaitingForDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 
-// EventOutputLost reports that output of the task cannot be written, for a reason, or that it is written again if the reason is
-// empty.
+// EventOutputLost reports that output of the task cannot be written. bytes is the number of bytes lost so far.
 func EventOutputLost(stream string, bytes int64, reason string) *api.TaskEvent {
-	text := fmt.Sprintf("%s is lost (%d bytes so far): %s", stream, bytes, reason)
-	if reason == "" {
-		text = fmt.Sprintf("%s is written again, %d bytes are lost", stream, bytes)
-	}
+	return newOutputEvent(fmt.Sprintf("%s is lost (%d bytes so far): %s", stream, bytes, reason), bytes)
+}
+
+// EventOutputResumed reports that output of the task is written again, after the loss of some bytes.
+func EventOutputResumed(stream string, bytes int64) *api.TaskEvent {
+	return newOutputEvent(fmt.Sprintf("%s is written again, %d bytes are lost", stream, bytes), bytes)
+}
+
+func newOutputEvent(text string, bytes int64) *api.TaskEvent {
 	return EventHookMessage("", text, map[string]string{"bytes": strconv.FormatInt(bytes, 10)})
 }
 
