@@ -99,7 +99,7 @@ func (c *Conn) Send(msg any, fds ...int) error {
 
 // Receive blocks until a message has come, and decodes it. The caller must close the received
 // descriptors; with an error there are none. After any error other than ErrNoFreeDescriptors the
-// connection cannot be used any more. The end of the connection between two messages is io.EOF.
+// connection can no longer be used. The end of the connection between two messages is io.EOF.
 func (c *Conn) Receive(msg any) ([]int, error) {
 	return c.receiver.receive(func(p, oob []byte) (n, oobn, flags int, err error) {
 		n, oobn, flags, _, err = c.socket.ReadMsgUnix(p, oob)
@@ -218,13 +218,14 @@ func (r *Receiver) takeDescriptors(discard bool) []int {
 	fds := r.fds
 	r.fds = nil
 	if discard {
-		closeAll(fds)
+		CloseAll(fds)
 		return nil
 	}
 	return fds
 }
 
-func closeAll(fds []int) {
+// CloseAll closes received descriptors.
+func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}

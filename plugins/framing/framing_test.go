@@ -120,7 +120,7 @@ func TestReceiveNow(t *testing.T) {
 		if err != nil || got.ID != want || len(fds) != want-1 {
 			t.Errorf("message %d: %+v with %d descriptors, %v", want, got, len(fds), err)
 		}
-		closeAll(fds)
+		CloseAll(fds)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestNoFreeDescriptors(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	fds, err := server.Receive(&got)
-	closeAll(fds)
+	CloseAll(fds)
 	if err != nil || got.ID != 2 || len(fds) != 1 {
 		t.Errorf("the next message: %+v with %d descriptors, %v", got, len(fds), err)
 	}

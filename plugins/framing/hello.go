@@ -74,7 +74,7 @@ func (c *Conn) ExchangeHello(ctx context.Context, own Hello) (peer Hello, err er
 		return Hello{}, fmt.Errorf("receive hello: %w", err)
 	}
 	if len(fds) > 0 {
-		closeAll(fds)
+		CloseAll(fds)
 		return Hello{}, fmt.Errorf("receive hello: %d descriptors came with it", len(fds))
 	}
 	return peer, c.socket.SetReadDeadline(time.Time{})

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
@@ -227,7 +228,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 		exe = f
 	}
 	var fds []int
-	defer func() { closeFDs(fds) }()
+	defer func() { framing.CloseAll(fds) }()
 	for _, f := range []struct {
 		file *os.File
 		has  *bool
@@ -495,7 +496,7 @@ func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...i
 			return nil, err
 		}
 		resp, got, err := l.call(ctx, req, fds...)
-		closeFDs(got)
+		framing.CloseAll(got)
 		if errors.Is(err, errConnDown) {
 			continue
 		}

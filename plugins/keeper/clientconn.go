@@ -39,7 +39,7 @@ func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello)
 		conn.Close()
 		return nil, fmt.Errorf("introduce to keeper: %w", err)
 	}
-	unwanted := func(r callResult) { closeFDs(r.fds) }
+	unwanted := func(r callResult) { framing.CloseAll(r.fds) }
 	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeper: keeper}
 	l.wg.Go(l.readResponses)
 	return l, nil

@@ -69,7 +69,7 @@ type queuedResponse struct {
 // the client does not read. The caller holds server.mu.
 func (c *serverConn) queueResponse(msg *response, fds []int) {
 	if c.disconnected {
-		closeFDs(fds)
+		framing.CloseAll(fds)
 		return
 	}
 	c.responseQueue = append(c.responseQueue, queuedResponse{msg, fds})
@@ -111,7 +111,7 @@ func (c *serverConn) serveRequests() {
 	k.mu.Lock()
 	c.disconnected = true
 	for _, a := range c.responseQueue {
-		closeFDs(a.fds)
+		framing.CloseAll(a.fds)
 	}
 	for id, p := range c.waitRequests {
 		k.removeWaiterLocked(c, id, p)
@@ -142,7 +142,7 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 		c.server.mu.Unlock()
 		for _, a := range queue {
 			_ = c.conn.Send(a.msg, a.fds...) // Send closes the connection if it fails
-			closeFDs(a.fds)
+			framing.CloseAll(a.fds)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		c.handleRequestUnderLock(req, fds)
 		return
 	}
-	closeFDs(fds)
+	framing.CloseAll(fds)
 	resp.ID = req.ID
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -256,18 +256,18 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	default:
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
 	}
-	closeFDs(fds)
+	framing.CloseAll(fds)
 	if resp != nil { // resp is nil if the operation has no response, or if handleWaitLocked sends it later
 		resp.ID = req.ID
 		c.queueResponse(resp, out)
 	}
 }
 
-// receiveHello receives the hello message of the client and sends the keeper's. The keeper stops to
-// drain the output of the plugins before an agent gets its hello message.
+// receiveHello receives the hello message of the client and sends the keeper's. The keeper stops
+// draining the output of the plugins before an agent gets its hello message.
 func (c *serverConn) receiveHello() error {
 	fds, err := c.conn.Receive(&c.client)
-	closeFDs(fds)
+	framing.CloseAll(fds)
 	if err != nil {
 		return err
 	}

@@ -271,7 +271,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 		if err := taken.err(); process.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
-			closeFDs(fds)
+			framing.CloseAll(fds)
 			continue // the descriptor was removed after opListFDs
 		}
 		c.mu.Lock()
@@ -297,7 +297,7 @@ func (c *Client) fdKeysMissingIn(there []string) []string {
 func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opStoreFD}
 	var fds []int
-	defer func() { closeFDs(fds) }()
+	defer func() { framing.CloseAll(fds) }()
 	c.mu.Lock()
 	for _, key := range keys {
 		h, ok := c.fdCopies[key]

@@ -247,15 +247,15 @@ func WriteLockOwner(f *os.File, p process.ID) error {
 	return f.Truncate(int64(len(b)) + 1)
 }
 
-// Keeper returns the keeper that runs in the directory, if there is one. [process.IsResourceExhausted] is true for each error.
+// Keeper returns the keeper that runs in the directory, if there is one. Each error satisfies [process.IsResourceExhausted].
 func (d *Directory) Keeper() (keeper process.ID, running bool, err error) {
 	return d.LockedBy(pidFileName)
 }
 
 // LockedBy returns the process that holds the lock of a file and is recorded in the file.
 // The result is false if no process holds the lock, or the recorded process is not alive.
-// [process.IsResourceExhausted] is true for each error of LockedBy; after an error it is
-// unknown whether a process holds the lock.
+// Each error satisfies [process.IsResourceExhausted]; after an error it is unknown
+// whether a process holds the lock.
 func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
 	f, err := d.openLockFile(name, 0)
 	if process.IsResourceExhausted(err) {

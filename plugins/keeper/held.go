@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 )
 
 // storedFD is one descriptor that the keeper stores for its clients.
@@ -47,13 +49,13 @@ func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	for _, key := range req.Keys {
 		h := k.storedFDs[key]
 		if h == nil {
-			closeFDs(fds)
+			framing.CloseAll(fds)
 			resp.Code = codeFDNotStored
 			return nil, resp
 		}
 		fd, err := duplicateFD(h.fd)
 		if err != nil {
-			closeFDs(fds)
+			framing.CloseAll(fds)
 			resp.Error = fmt.Sprintf("take %q: %v", key, err)
 			return nil, resp
 		}

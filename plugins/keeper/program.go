@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/framing"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -53,7 +54,7 @@ func sameExecutable(ctx context.Context, p process.ID, file *os.File, connect fu
 		callErr = resp.err()
 	}
 	if callErr != nil || len(fds) != 1 {
-		closeFDs(fds)
+		framing.CloseAll(fds)
 		return false, errors.Join(err, callErr) // the keeper replaces a keeper that has died
 	}
 	running := os.NewFile(uintptr(fds[0]), "program")

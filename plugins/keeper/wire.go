@@ -146,12 +146,6 @@ func duplicateFD(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}
-
 // socketPath is the path of a keeper's socket, as a plugin gets it. After the first
 // connection, dirHandle stays open and the socket is looked up below it, because the directory may
 // be moved, and another data directory may take its path.

@@ -210,7 +210,7 @@ func FuzzRequests(f *testing.F) {
 		defer k.mu.Unlock()
 		for _, a := range c.responseQueue {
 			mustJSON(a.msg)
-			closeFDs(a.fds)
+			framing.CloseAll(a.fds)
 		}
 		for id, p := range c.waitRequests {
 			k.removeWaiterLocked(c, id, p)

@@ -505,9 +505,3 @@ func (p *server) close() {
 	unix.Close(p.wakeFD)
 	unix.Close(p.listenFD)
 }
-
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}
