@@ -18,7 +18,8 @@ func DescriptorLimit() (uint64, error) {
 }
 
 // RaiseOwnDescriptorLimit raises the limits of open files of this process to the largest number that the kernel allows,
-// fs.nr_open, and returns the soft limit. Without CAP_SYS_RESOURCE it changes nothing, and returns an error. Programs that this process starts get the limits of before.
+// fs.nr_open, and returns the soft limit. Without CAP_SYS_RESOURCE it changes nothing, and returns an error. Programs that
+// this process starts get the former limits.
 func RaiseOwnDescriptorLimit() (soft uint64, err error) {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {

@@ -1,5 +1,5 @@
-// Package descriptors decides what the limit of open files of the agent carries: how many descriptors there are for
-// tasks, and how many operations that open files run at one time. It also repeats operations that found no free
+// Package descriptors divides the limit of open files of the agent: into descriptors for tasks, and descriptors for the
+// operations that run at one time and open files. It also repeats operations that found no free
 // descriptor.
 //
 // The scheduler places only tasks for which there are descriptors (package fingerprint reports them as an attribute of the

@@ -340,7 +340,7 @@ func (c *Collector) handleEvent(m *message) {
 		c.wg.Go(func() { c.releaseStream(m.Key) })
 	case opLoss:
 		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
-		if c.losses.note(m.Key, loss) {
+		if c.losses.record(m.Key, loss) {
 			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
 				"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
 			c.conf.OnLoss(loss)

@@ -84,7 +84,7 @@ func (l *processConn) read() {
 	for {
 		m := &message{}
 		fds, err := l.conn.Receive(m)
-		closeFDs(fds)
+		framing.CloseAll(fds)
 		if err != nil {
 			return
 		}

@@ -11,8 +11,8 @@ type lossTracker struct {
 	losses map[key]OutputLoss
 }
 
-// note records a report. It returns false if the report was received before.
-func (t *lossTracker) note(k key, loss OutputLoss) bool {
+// record records a report. It returns false if the report was received before.
+func (t *lossTracker) record(k key, loss OutputLoss) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.losses == nil {

@@ -58,7 +58,7 @@ func (p *server) receive(peer *agentConn) {
 	for !peer.closed {
 		if !peer.greeted {
 			fds, err := peer.receiver.ReceiveNow(peer.fd, &peer.hello)
-			closeFDs(fds)
+			framing.CloseAll(fds)
 			if errors.Is(err, unix.EAGAIN) {
 				return
 			}
@@ -81,7 +81,7 @@ func (p *server) receive(peer *agentConn) {
 		case err != nil:
 			p.disconnect(peer)
 		case peer.hello.Version != p.hello.Version && m.Op != opQuit:
-			closeFDs(fds)
+			framing.CloseAll(fds)
 			p.send(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, p.hello.Version)})
 		default:
 			p.handleRequest(peer, m, fds)
@@ -142,7 +142,7 @@ func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
 		p.send(peer, reply)
 	}
-	closeFDs(fds)
+	framing.CloseAll(fds)
 }
 
 // addStopRequest ends the stream when no output is left to read, or at the deadline. The earliest deadline

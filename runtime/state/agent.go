@@ -64,7 +64,7 @@ func (p *PluginProcess) CheckRecord() error {
 
 // DirectoryOwner is the record of the data directory that owns the tasks of a state.
 type DirectoryOwner struct {
-	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same
+	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same id
 	Boot   string        `store:"boot"`
 	Device uint64        `store:"device"`
 	Inode  uint64        `store:"inode"`

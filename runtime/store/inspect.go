@@ -77,7 +77,7 @@ func Inspect(path string) (*Contents, error) {
 	if format := readFormatRecord(handle); format != nil {
 		c.Format, c.Writer = format.Format, format.Writer
 	}
-	c.Quarantine = s.takenBack
+	c.Quarantine = s.released
 	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
 	}

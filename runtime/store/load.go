@@ -106,7 +106,7 @@ func openWithFormat(c Config, format fileFormat) (*Store, error) {
 	}
 	s.logSealedErrors()
 	s.logUnknownParts()
-	s.reportTakenBack()
+	s.reportReleased()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
@@ -195,7 +195,7 @@ func (s *Store) open() error {
 		err := s.file.openDatabase(handle)
 		if err == nil {
 			s.encryptPlainRecords()
-			s.storeTakenBack()
+			s.storeReleased()
 			return nil
 		}
 		faults = append(faults, unreadablePart{cause: err.Error()})
@@ -262,7 +262,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	for _, f := range faults {
 		s.addDamage(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
-	l.takeBackQuarantined()
+	l.releaseQuarantined()
 	l.loadAllocations()
 	l.setIndexes(len(faults) == 0)
 	if l.format == nil && len(s.damagedParts) == 0 {

@@ -72,7 +72,7 @@ type Store struct {
 	jobs               *jobTable
 	index              uint64
 	quarantinedRecords map[string][]byte  // quarantine has the quarantined records as they are stored in the file
-	takenBack          []QuarantinedEntry // records that Open has taken out of the quarantine
+	released           []QuarantinedEntry // records that Open has taken out of the quarantine
 	unknownRecords     []bucketWrite      // records of tables that this build does not define
 	// unknownFields has the open parts of records in public tables that have fields which this build does not know.
 	unknownFields map[recordKey][]byte

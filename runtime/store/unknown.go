@@ -293,12 +293,12 @@ func (s *Store) logUnknownParts() {
 }
 
 func (s *Store) logUnknown(name string) {
-	s.logger.Warn("state has a part that this version does not know, and keeps", "part", name)
+	s.logger.Warn("state has an unsupported part, which is kept", "part", name)
 }
 
 func newUnknownEvent(name string) *api.NodeEvent {
 	return &api.NodeEvent{
-		Message: "State has a part that this version does not know, and keeps: " + name, Subsystem: "Storage", Timestamp: time.Now(),
+		Message: "State has an unsupported part, which is kept: " + name, Subsystem: "Storage", Timestamp: time.Now(),
 	}
 }
 

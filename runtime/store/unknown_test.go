@@ -246,7 +246,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 			})
 		}
 		if events := s.Snapshot().Node(nil, "node").Events; !slices.ContainsFunc(events, func(e *api.NodeEvent) bool {
-			return strings.Contains(e.Message, "does not know, and keeps: field handle.config.seccomp of task_local")
+			return strings.Contains(e.Message, "unsupported part, which is kept: field handle.config.seccomp of task_local")
 		}) {
 			t.Errorf("events %v", events)
 		}

@@ -20,12 +20,12 @@ const callVariable = "NOMAD_LITE_VOLUME_CALL"
 // killTimeout is the timeout for the end of the killed processes of a call.
 const killTimeout = 10 * time.Second
 
-// callRecorder records the call that is in progress, so that the next agent kills the processes of a call during which this agent
-// dies: the kernel kills only the plugin's first process. At most one call is in progress.
-type callRecorder struct{ store *store.Store }
+// interruptibleCalls records the call that is in progress, at most one, so that the next agent kills the processes of a
+// call during which this agent dies: the kernel kills only the plugin's first process.
+type interruptibleCalls struct{ store *store.Store }
 
-// begin records a new call, and returns the variable for the environment of the plugin.
-func (c callRecorder) begin(ctx context.Context) (variable string, err error) {
+// start records a new call, and returns the variable for the environment of the plugin.
+func (c interruptibleCalls) start(ctx context.Context) (variable string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.PutMeta(state.VolumeCallName, id)
@@ -35,7 +35,7 @@ func (c callRecorder) begin(ctx context.Context) (variable string, err error) {
 }
 
 // end deletes the record of a call. If the plugin was killed, it kills the other processes of the call first.
-func (c callRecorder) end(ctx context.Context, variable string, killed bool) error {
+func (c interruptibleCalls) end(ctx context.Context, variable string, killed bool) error {
 	if killed {
 		if err := killCall(ctx, strings.TrimPrefix(variable, callVariable+"=")); err != nil {
 			return err
@@ -45,7 +45,7 @@ func (c callRecorder) end(ctx context.Context, variable string, killed bool) err
 }
 
 // endInterrupted kills the processes of the call during which an earlier agent has died, if there is one.
-func (c callRecorder) endInterrupted(ctx context.Context) error {
+func (c interruptibleCalls) endInterrupted(ctx context.Context) error {
 	id := ""
 	if known, err := c.store.Snapshot().Meta(state.VolumeCallName, &id); err != nil || !known {
 		return err
@@ -56,7 +56,7 @@ func (c callRecorder) endInterrupted(ctx context.Context) error {
 	return c.delete(ctx)
 }
 
-func (c callRecorder) delete(ctx context.Context) error {
+func (c interruptibleCalls) delete(ctx context.Context) error {
 	_, err := c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.VolumeCallName)
 		return nil

@@ -55,7 +55,7 @@ type external struct {
 	entry      catalog.Entry
 	pluginDir  string
 	volumesDir string
-	calls      callRecorder
+	calls      interruptibleCalls
 	logger     hclog.Logger
 }
 
@@ -129,7 +129,7 @@ var inheritedEnv = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 // call runs the program with an operation that changes a volume. If it is killed because ctx ends, so are the processes that it
 // has started. Only then; a program may leave processes running, such as the server of a mounted file system.
 func (e *external) call(ctx context.Context, operation string, env []string) ([]byte, error) {
-	variable, err := e.calls.begin(ctx)
+	variable, err := e.calls.start(ctx)
 	if err != nil {
 		return nil, err
 	}

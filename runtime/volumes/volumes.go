@@ -116,7 +116,7 @@ func (m *Manager) Restore(ctx context.Context) {
 		return
 	}
 	defer m.unlock()
-	if err := (callRecorder{m.config.Store}).endInterrupted(ctx); err != nil {
+	if err := (interruptibleCalls{m.config.Store}).endInterrupted(ctx); err != nil {
 		m.config.Logger.Error("host volumes not restored", "error", err)
 		return // a second call would run beside the first one
 	}
@@ -164,7 +164,7 @@ func (m *Manager) findPlugins(ctx context.Context) {
 		return
 	}
 	for _, entry := range found.Entries() {
-		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, calls: callRecorder{m.config.Store}, logger: m.config.Logger}
+		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, calls: interruptibleCalls{m.config.Store}, logger: m.config.Logger}
 		version, err := p.fingerprint(ctx)
 		if err != nil {
 			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// takeBackQuarantined takes the records that this build can read out of the quarantine, where a build that could not read
+// releaseQuarantined takes the records that this build can read out of the quarantine, where a build that could not read
 // them has moved them. A record whose object exists again stays there.
-func (l *stateLoader) takeBackQuarantined() {
+func (l *stateLoader) releaseQuarantined() {
 	// An allocation needs its job, and the records of a runner need their allocation.
 	rank := func(name string) int {
 		switch t, _, _ := strings.Cut(name, "\x00"); Table(t) {
@@ -32,13 +32,13 @@ func (l *stateLoader) takeBackQuarantined() {
 	for _, name := range names {
 		table, key, _ := strings.Cut(name, "\x00")
 		if k := tableDefsByTable[Table(table)]; k != nil && l.isNeeded(Table(table), key) {
-			l.takeBack(k, name, key)
+			l.release(k, name, key)
 		}
 	}
 }
 
-// takeBack loads a quarantined record if this build can read it.
-func (l *stateLoader) takeBack(k *tableDef, name, key string) {
+// release loads a quarantined record if this build can read it.
+func (l *stateLoader) release(k *tableDef, name, key string) {
 	q, r, ok := l.readQuarantined(name, string(k.table), key)
 	if !ok || k.isLocal && !l.isReadable(k.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
 		return
@@ -69,7 +69,7 @@ func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRe
 func (l *stateLoader) removeFromQuarantine(name string, q quarantinedRecord) {
 	table, key, _ := strings.Cut(name, "\x00")
 	delete(l.store.quarantinedRecords, name)
-	l.store.takenBack = append(l.store.takenBack, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, Readable: true})
+	l.store.released = append(l.store.released, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, Readable: true})
 }
 
 // hasJob reports whether the job of an allocation was loaded. If the job is in the quarantine and can be read, it is loaded.
@@ -143,27 +143,27 @@ func (l *stateLoader) isReplaced(a *api.Allocation) bool {
 	return false
 }
 
-// storeTakenBack writes the file anew if records were taken out of the quarantine.
-func (s *Store) storeTakenBack() {
-	if len(s.takenBack) == 0 {
+// storeReleased writes the file anew if records were taken out of the quarantine.
+func (s *Store) storeReleased() {
+	if len(s.released) == 0 {
 		return
 	}
 	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
-		s.logger.Error("records that were taken out of the quarantine are not stored yet, the next start of the agent tries again", "error", err)
+		s.logger.Error("records taken out of the quarantine not stored", "error", err)
 	}
 }
 
-// reportTakenBack logs the records that were taken out of the quarantine, and adds one node event.
-func (s *Store) reportTakenBack() {
-	if len(s.takenBack) == 0 {
+// reportReleased logs the records that were taken out of the quarantine, and adds one node event.
+func (s *Store) reportReleased() {
+	if len(s.released) == 0 {
 		return
 	}
-	for _, q := range s.takenBack {
+	for _, q := range s.released {
 		s.logger.Info("record taken out of the quarantine", "table", q.Table, "key", q.Key, "quarantined", q.Time, "cause", q.Cause)
 	}
-	first := s.takenBack[0]
+	first := s.released[0]
 	message := fmt.Sprintf("State was taken out of the quarantine, because this version can read it: %s %q", first.Table, first.Key)
-	if n := len(s.takenBack) - 1; n > 0 {
+	if n := len(s.released) - 1; n > 0 {
 		message += fmt.Sprintf(" (and %d more, see the log)", n)
 	}
 	s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{Message: message, Subsystem: "Storage", Timestamp: time.Now()})
