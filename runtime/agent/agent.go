@@ -60,7 +60,7 @@ type Config struct {
 	// the whole state. Without it, the agent leaves these tasks running.
 	EndUnknown bool
 	// ClaimTasks means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
-	// Without it, Open fails with ErrCopy.
+	// Without it, Open fails with a CopyError.
 	ClaimTasks bool
 
 	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have

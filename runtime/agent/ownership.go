@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,8 +19,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// ErrCopy means that the data directory is a copy of another one, which owns the running tasks.
-var ErrCopy = errors.New("data directory is a copy")
+// CopyError means that a data directory is a copy of another one, which owns the running tasks. Nothing was changed.
+type CopyError struct {
+	Dir      string
+	Owner    string // path of the directory that owns the tasks
+	Inode    uint64 // inode of Owner, which can have been renamed
+	AgentPID int    // agent that runs in Owner; 0 if none runs
+}
+
+func (e *CopyError) Error() string {
+	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.Dir, e.Owner, e.Inode)
+}
 
 // ownerFile is the file in a data directory that has its directoryOwner, for the agents of other directories.
 const ownerFile = "owner"
@@ -47,21 +55,21 @@ func (o *directoryOwner) hasKeeper(k process.ID) bool { return k != process.ID{}
 
 // ownershipFacts is what decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
-	directory   directoryOwner  // the directory now; ID and Agent are not set, Keeper is the zero value if no keeper runs in it
-	recorded    *directoryOwner // the record in the state; nil if there is none
-	other       *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
-	otherAgent  bool            // the agent of other runs
-	tasksMayRun bool            // according to the state
-	claim       bool            // the operator orders that the directory becomes the owner
+	directory      directoryOwner  // the directory now; ID and Agent are not set, Keeper is the zero value if no keeper runs in it
+	recorded       *directoryOwner // the record in the state; nil if there is none
+	other          *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
+	otherAgentRuns bool            // the agent of other runs
+	tasksMayRun    bool            // according to the state
+	claim          bool            // the operator orders that the directory becomes the owner
 }
 
 // ownership is the relation of a data directory to the tasks of its state.
 type ownership int
 
 const (
-	ownsTasks ownership = iota // the directory owns the tasks
-	ownsNone                   // the directory is a copy without tasks, and becomes the owner of its state under a new id
-	isCopy                     // the directory is a copy, and the tasks belong to another directory
+	ownerWithTasks    ownership = iota // the directory owns the tasks
+	ownerWithoutTasks                  // the directory is a copy without tasks, and becomes the owner of its state under a new id
+	copyOfOwner                        // the directory is a copy, and the tasks belong to another directory
 )
 
 // decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs,
@@ -71,13 +79,13 @@ func decideOwnership(f ownershipFacts) ownership {
 		f.recorded.isSameDirectory(&f.directory) || f.recorded.hasKeeper(f.directory.Keeper) // the device can have got another number
 	switch {
 	case original && f.other == nil:
-		return ownsTasks
+		return ownerWithTasks
 	case !f.tasksMayRun:
-		return ownsNone
-	case f.claim && !f.otherAgent:
-		return ownsTasks
+		return ownerWithoutTasks
+	case f.claim && !f.otherAgentRuns:
+		return ownerWithTasks
 	}
-	return isCopy
+	return copyOfOwner
 }
 
 // directoryIdentity identifies the data directory of an agent. Only a directory with a permanent state has one.
@@ -91,7 +99,7 @@ type directoryIdentity struct {
 type ownerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bool)
 
 // openIdentity checks that the data directory owns the tasks of its state, before the agent uses any process. The error is
-// ErrCopy if it does not.
+// a CopyError if it does not.
 func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther ownerFinder, logger hclog.Logger) (*directoryIdentity, error) {
 	i := &directoryIdentity{dir: d.path, store: s}
 	facts := ownershipFacts{tasksMayRun: tasksMayRun, claim: claim}
@@ -105,12 +113,12 @@ func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, fin
 	}
 	if facts.recorded != nil {
 		i.owner.ID = facts.recorded.ID
-		facts.other, facts.otherAgent = findOther(&i.owner)
+		facts.other, facts.otherAgentRuns = findOther(&i.owner)
 	}
 	switch decideOwnership(facts) {
-	case isCopy:
-		return nil, copyError(d.path, facts)
-	case ownsNone:
+	case copyOfOwner:
+		return nil, newCopyError(d.path, &facts)
+	case ownerWithoutTasks:
 		i.owner.ID = ""
 	}
 	if i.owner.ID == "" {
@@ -204,15 +212,20 @@ func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool
 	return nil, false
 }
 
-// copyError returns the error for a directory that is a copy.
-func copyError(path string, f ownershipFacts) error {
-	original := f.recorded
+// owner returns the directory that owns the tasks of a state, if another directory is a copy of it.
+func (f *ownershipFacts) owner() *directoryOwner {
 	if f.other != nil {
-		original = f.other
+		return f.other
 	}
-	text := fmt.Sprintf("its state belongs to %s with inode %d", original.Path, original.Inode) + ", whose tasks may run. Nothing was taken over or ended. To see the state: nomad-lite operator state inspect " + path
-	if f.otherAgent {
-		return fmt.Errorf("%s: %w: %s\nThe agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", path, ErrCopy, text, f.other.Agent.PID)
+	return f.recorded
+}
+
+// newCopyError returns the error for a directory that is a copy.
+func newCopyError(path string, f *ownershipFacts) *CopyError {
+	owner := f.owner()
+	err := &CopyError{Dir: path, Owner: owner.Path, Inode: owner.Inode}
+	if f.otherAgentRuns {
+		err.AgentPID = owner.Agent.PID
 	}
-	return fmt.Errorf("%s: %w: %s\nIf no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks", path, ErrCopy, text)
+	return err
 }

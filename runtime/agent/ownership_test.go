@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,16 +25,16 @@ func TestDecideOwnership(t *testing.T) {
 		facts ownershipFacts
 		want  ownership
 	}{
-		"a new state":        {ownershipFacts{directory: here, tasksMayRun: true}, ownsTasks},
-		"the same directory": {ownershipFacts{directory: moved, recorded: &recorded, tasksMayRun: true}, ownsTasks},
-		"another device number, and the same keeper": {ownershipFacts{directory: renumbered, recorded: &recorded, tasksMayRun: true}, ownsTasks},
-		"after a reboot": {ownershipFacts{directory: here, recorded: &rebooted, tasksMayRun: true}, ownsTasks},
-		"after a reboot, another directory was first": {ownershipFacts{directory: here, recorded: &rebooted, other: &elsewhere, tasksMayRun: true}, isCopy},
-		"a copy":                       {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true}, isCopy},
-		"a copy without tasks":         {ownershipFacts{directory: moved, recorded: &elsewhere}, ownsNone},
-		"a copy that claims the tasks": {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true, claim: true}, ownsTasks},
-		"a copy that claims the tasks of a running agent": {ownershipFacts{directory: moved, recorded: &elsewhere, other: &elsewhere, otherAgent: true, tasksMayRun: true, claim: true}, isCopy},
-		"the original, whose tasks a copy has claimed":    {ownershipFacts{directory: here, recorded: &recorded, other: &elsewhere, tasksMayRun: true}, isCopy},
+		"a new state":        {ownershipFacts{directory: here, tasksMayRun: true}, ownerWithTasks},
+		"the same directory": {ownershipFacts{directory: moved, recorded: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"another device number, and the same keeper": {ownershipFacts{directory: renumbered, recorded: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot": {ownershipFacts{directory: here, recorded: &rebooted, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot, another directory was first": {ownershipFacts{directory: here, recorded: &rebooted, other: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy":                       {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy without tasks":         {ownershipFacts{directory: moved, recorded: &elsewhere}, ownerWithoutTasks},
+		"a copy that claims the tasks": {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true, claim: true}, ownerWithTasks},
+		"a copy that claims the tasks of a running agent": {ownershipFacts{directory: moved, recorded: &elsewhere, other: &elsewhere, otherAgentRuns: true, tasksMayRun: true, claim: true}, copyOfOwner},
+		"the original, whose tasks a copy has claimed":    {ownershipFacts{directory: here, recorded: &recorded, other: &elsewhere, tasksMayRun: true}, copyOfOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := decideOwnership(c.facts); got != c.want {
@@ -78,6 +77,13 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	failToOpen := func(dir string, claim bool, owner string, agentPID int) {
+		t.Helper()
+		var copyErr *CopyError
+		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.Dir != dir || copyErr.Owner != owner || copyErr.AgentPID != agentPID {
+			t.Errorf("open %s: %v, want a copy of %s with agent %d", dir, err, owner, agentPID)
+		}
+	}
 	first, err := open(original, false)
 	if err != nil {
 		t.Fatal(err)
@@ -98,13 +104,9 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	running, agentRuns = first, true
-	if _, err := open(copied, true); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "belongs to "+original) || strings.Contains(err.Error(), "-claim-tasks") {
-		t.Errorf("a copy, while the agent of the original runs: %v", err)
-	}
+	failToOpen(copied, true, original, first.owner.Agent.PID)
 	agentRuns = false
-	if _, err := open(copied, false); !errors.Is(err, ErrCopy) || !strings.Contains(err.Error(), "-claim-tasks") {
-		t.Errorf("a copy: %v", err)
-	}
+	failToOpen(copied, false, original, 0)
 	running = nil
 	renamed := filepath.Join(base, "renamed")
 	if err := os.Rename(original, renamed); err != nil {
@@ -123,7 +125,5 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	}
 	closeStore(again)
 	running = claimed
-	if _, err := open(renamed, false); !errors.Is(err, ErrCopy) {
-		t.Errorf("the original, whose tasks a running agent has claimed: %v", err)
-	}
+	failToOpen(renamed, false, copied, 0)
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -133,7 +134,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {
-		return err
+		return withCopyRemedy(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
@@ -196,4 +197,17 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		HandshakeTimeout: c.HandshakeTimeout,
 	})
 	return r.run(ctx)
+}
+
+// withCopyRemedy adds to an error about a data directory that is a copy what the operator can do.
+func withCopyRemedy(err error) error {
+	var copyErr *agent.CopyError
+	if !errors.As(err, &copyErr) {
+		return err
+	}
+	remedy := "If no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks"
+	if copyErr.AgentPID != 0 {
+		remedy = fmt.Sprintf("The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", copyErr.AgentPID)
+	}
+	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, cli.ShellQuote(copyErr.Dir))
 }
