@@ -1,0 +1,215 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// foundProcess is a living process of the data directory.
+type foundProcess struct {
+	process.ID
+	name    string // name of its role; "" for a descendant without one
+	allocID string
+}
+
+// describe returns the process as it is reported.
+func (p foundProcess) describe() DataDirProcess {
+	return DataDirProcess{PID: p.PID, Name: p.name, AllocID: p.allocID}
+}
+
+// processSearch finds the processes of a data directory whose agent has shut down.
+type processSearch struct {
+	dir           *keeper.Directory
+	plugins       []foundProcess  // plugins that the state records
+	allocIDs      map[string]bool // allocations in the state, and allocations that have a directory
+	runningAllocs []string        // allocations that run according to the state
+}
+
+// newProcessSearch reads the state of a data directory. A state that cannot be read is ignored.
+func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error) {
+	s := &processSearch{dir: dir, allocIDs: make(map[string]bool)}
+	entries, err := os.ReadDir(filepath.Join(path, allocDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		s.allocIDs[e.Name()] = true
+	}
+	contents, err := store.Inspect(filepath.Join(path, store.FileName))
+	if err != nil {
+		return s, nil
+	}
+	for _, alloc := range contents.Allocations() {
+		s.allocIDs[alloc.ID] = true
+		if alloc.ClientStatus == api.AllocClientStatusRunning {
+			s.runningAllocs = append(s.runningAllocs, alloc.ID)
+		}
+	}
+	s.plugins, err = pluginsOfState(contents)
+	return s, err
+}
+
+// pluginsOfState returns the plugins of this boot that a state records.
+func pluginsOfState(contents *store.Contents) (found []foundProcess, err error) {
+	for key, record := range contents.Meta(state.PluginProcessPrefix) {
+		var stored state.PluginProcess
+		if record.Decode(&stored) != nil {
+			continue // the process is found as a child of the keeper
+		}
+		r := supervisorRecord(stored)
+		current, err := r.IsFromThisBoot()
+		if err != nil {
+			return nil, err
+		}
+		if current {
+			name := strings.TrimPrefix(filepath.Base(key), "builtin ")
+			found = append(found, foundProcess{ID: process.ID{PID: r.Pid, StartTime: r.StartTime}, name: "plugin " + name})
+		}
+	}
+	return found, nil
+}
+
+// find returns the living processes of the data directory, each after its parent. With freeze it stops each process
+// before it lists the children, so that the process cannot start another one. After an error the result has the
+// processes that were stopped.
+func (s *processSearch) find(freeze bool) ([]foundProcess, error) {
+	var roots []foundProcess
+	keeperID, running, err := s.dir.Keeper()
+	if err != nil {
+		return nil, err
+	}
+	if running {
+		roots = append(roots, foundProcess{ID: keeperID, name: "keeper"})
+	}
+	collector, running, err := logs.FindCollector(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	if running {
+		roots = append(roots, foundProcess{ID: collector, name: "log collector"})
+	}
+	tasks, err := s.processesOfTasks()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range slices.Concat(s.plugins, tasks) {
+		if !isBelowOtherKeeper(p.PID, keeperID.PID) {
+			roots = append(roots, p)
+		}
+	}
+	return addDescendants(roots, freeze)
+}
+
+// processesOfTasks returns the processes of the allocations of the data directory.
+func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
+	tasks, err := process.AllTaskEnvIDs()
+	if err != nil {
+		return nil, err
+	}
+	for task := range tasks {
+		if !s.allocIDs[task.AllocID] {
+			continue
+		}
+		leftovers, err := process.FindLeftovers(task.AllocID, task.Task)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range leftovers {
+			found = append(found, foundProcess{ID: p, name: taskProcessName(task, p.PID), allocID: task.AllocID})
+		}
+	}
+	return found, nil
+}
+
+// addDescendants returns the living processes among roots and their descendants, each once and after its parent.
+func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err error) {
+	known := make(map[process.ID]bool)
+	for len(roots) > 0 {
+		var children []foundProcess
+		for _, p := range roots {
+			if known[p.ID] || !p.Alive() {
+				continue
+			}
+			if p.PID == os.Getpid() {
+				return all, errors.New("this command runs in a task of the data directory: run it outside")
+			}
+			known[p.ID] = true
+			if freeze {
+				if err := p.Signal(unix.SIGSTOP); errors.Is(err, os.ErrProcessDone) {
+					continue
+				} else if err != nil {
+					return all, fmt.Errorf("stop process %d: %w", p.PID, err)
+				}
+			}
+			all = append(all, p)
+			for _, pid := range process.Children(p.PID) {
+				id, err := process.LookupID(pid)
+				if err != nil {
+					continue // the child has exited
+				}
+				children = append(children, foundProcess{ID: id, name: cmp.Or(descendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
+			}
+		}
+		roots = children
+	}
+	return all, nil
+}
+
+// taskProcessName returns the name of a process of a task.
+func taskProcessName(task process.TaskEnvID, pid int) string {
+	return fmt.Sprintf("task %s of allocation %.8s: %s", task.Task, task.AllocID, processName(pid))
+}
+
+// descendantName returns the name of a child of a task's process that has no task in its environment, and "" for
+// a child of another process.
+func descendantName(parent foundProcess, pid int) string {
+	role, _, isTask := strings.Cut(parent.name, ": ")
+	if !isTask || parent.allocID == "" {
+		return ""
+	}
+	return role + ": " + processName(pid)
+}
+
+// processName returns the name that the kernel has for a process.
+func processName(pid int) string {
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	if err != nil {
+		return strconv.Itoa(pid)
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// isBelowOtherKeeper reports whether a process has a keeper among its ancestors that is not the process own.
+func isBelowOtherKeeper(pid, own int) bool {
+	for pid > 1 {
+		stat, err := process.ReadStat(pid)
+		if err != nil {
+			return false
+		}
+		pid = stat.PPID
+		if pid == own {
+			return false
+		}
+		args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00" {
+			return true
+		}
+	}
+	return false
+}
