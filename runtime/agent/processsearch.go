@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,7 +110,7 @@ func (s *processSearch) find(freeze bool) ([]foundProcess, error) {
 		return nil, err
 	}
 	for _, p := range slices.Concat(s.plugins, tasks) {
-		if !isBelowOtherKeeper(p.PID, keeperID.PID) {
+		if !belongsToOther(p.PID, keeperID.PID) {
 			roots = append(roots, p)
 		}
 	}
@@ -195,21 +196,43 @@ func processName(pid int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// isBelowOtherKeeper reports whether a process has a keeper among its ancestors that is not the process own.
-func isBelowOtherKeeper(pid, own int) bool {
-	for pid > 1 {
-		stat, err := process.ReadStat(pid)
-		if err != nil {
+// containerMonitors are the names of the programs that container runtimes run as the parents of containers. The kernel has the
+// first 15 bytes of a name.
+var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
+
+// belongsToOther reports whether a process belongs to another program than this data directory, whose keeper is own: a keeper is
+// among its ancestors, or a container runtime. A runtime below own belongs to a task, and so does one of a container in which
+// this command runs.
+func belongsToOther(pid, own int) bool {
+	inContainer := false
+	for ancestor := range ancestors(pid) {
+		switch {
+		case ancestor == own:
 			return false
-		}
-		pid = stat.PPID
-		if pid == own {
-			return false
-		}
-		args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		if err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00" {
+		case isKeeper(ancestor):
 			return true
+		case slices.Contains(containerMonitors, processName(ancestor)) && !slices.Contains(slices.Collect(ancestors(os.Getpid())), ancestor):
+			inContainer = true
 		}
 	}
-	return false
+	return inContainer
+}
+
+// isKeeper reports whether a process is the keeper of a data directory.
+func isKeeper(pid int) bool {
+	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00"
+}
+
+// ancestors returns the parent of a process, the parent of the parent and so on, without the first process of the machine.
+func ancestors(pid int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for {
+			stat, err := process.ReadStat(pid)
+			if err != nil || stat.PPID <= 1 || !yield(stat.PPID) {
+				return
+			}
+			pid = stat.PPID
+		}
+	}
 }

@@ -48,8 +48,9 @@ type Remaining struct {
 //
 // A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
 // has the id of one of its allocations in its environment, or is a descendant of such a process. A process below
-// the keeper of another data directory does not belong to this one, which can be a copy. A later process that has the
-// pid of an earlier one is not touched. The error is ErrNotShutDown only without All.
+// the keeper of another data directory does not belong to this one, and a process in a container does not, unless a task has
+// started the container. A later process that has the pid of an earlier one is not touched. The error is ErrNotShutDown only
+// without All.
 func Stop(dataDir string, o StopOptions) (*Remaining, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {
