@@ -55,7 +55,7 @@ func (o *directoryOwner) hasKeeper(k process.ID) bool { return k != process.ID{}
 
 // ownershipFacts is what decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
-	directory      directoryOwner  // the directory now; ID and Agent are not set, Keeper is the zero value if no keeper runs in it
+	directory      directoryOwner  // the directory now; ID is the recorded one, Agent is not set, Keeper is the zero value if no keeper runs in it
 	recorded       *directoryOwner // the record in the state; nil if there is none
 	other          *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
 	otherAgentRuns bool            // the agent of other runs
@@ -102,22 +102,19 @@ type ownerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bo
 // a CopyError if it does not.
 func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther ownerFinder, logger hclog.Logger) (*directoryIdentity, error) {
 	i := &directoryIdentity{dir: d.path, store: s}
-	facts := ownershipFacts{tasksMayRun: tasksMayRun, claim: claim}
-	var err error
-	if facts.directory, err = identifyDirectory(d.path); err != nil {
-		return nil, err
-	}
-	i.owner = facts.directory
-	if facts.recorded, err = i.read(); err != nil {
+	recorded, err := i.read()
+	if err != nil {
 		logger.Warn("the record of the data directory is lost; the directory counts as the owner of the tasks in its state", "error", err)
 	}
-	if facts.recorded != nil {
-		i.owner.ID = facts.recorded.ID
-		facts.other, facts.otherAgentRuns = findOther(&i.owner)
+	facts, err := newOwnershipFacts(d.path, recorded, findOther)
+	if err != nil {
+		return nil, err
 	}
-	switch decideOwnership(facts) {
+	facts.tasksMayRun, facts.claim = tasksMayRun, claim
+	i.owner = facts.directory
+	switch decideOwnership(*facts) {
 	case copyOfOwner:
-		return nil, newCopyError(d.path, &facts)
+		return nil, newCopyError(d.path, facts)
 	case ownerWithoutTasks:
 		i.owner.ID = ""
 	}
@@ -125,6 +122,21 @@ func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, fin
 		i.owner.ID = uuid.NewString()
 	}
 	return i, nil
+}
+
+// newOwnershipFacts returns the facts about a directory, without tasksMayRun and claim. recorded is the record in its state; nil if
+// there is none.
+func newOwnershipFacts(path string, recorded *directoryOwner, findOther ownerFinder) (*ownershipFacts, error) {
+	f := &ownershipFacts{recorded: recorded}
+	var err error
+	if f.directory, err = identifyDirectory(path); err != nil {
+		return nil, err
+	}
+	if recorded != nil {
+		f.directory.ID = recorded.ID
+		f.other, f.otherAgentRuns = findOther(&f.directory)
+	}
+	return f, nil
 }
 
 // identifyDirectory returns the present identity of a directory.
@@ -167,9 +179,47 @@ func (i *directoryIdentity) read() (*directoryOwner, error) {
 	if err != nil || !known {
 		return nil, err
 	}
+	return ownerOfRecord(&r), nil
+}
+
+// ownerOfRecord returns the owner that a record in the state names.
+func ownerOfRecord(r *state.DirectoryOwner) *directoryOwner {
 	return &directoryOwner{
 		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: process.ID(r.Keeper), Agent: process.ID(r.Agent),
-	}, nil
+	}
+}
+
+// findOwnerOfTasks returns the directory that owns the tasks of the state of a directory, if that is another directory, and nil
+// otherwise. contents is the state; nil if it cannot be read. The file ownerFile, which a copy of all files has, replaces it then.
+func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, error) {
+	recorded := readOwnerFile(path)
+	if contents != nil {
+		if r := contents.Meta(state.DirectoryOwnerName)[""]; r != nil {
+			var stored state.DirectoryOwner
+			if r.Decode(&stored) == nil {
+				recorded = ownerOfRecord(&stored)
+			}
+		}
+	}
+	facts, err := newOwnershipFacts(path, recorded, findOtherOwner)
+	if err != nil {
+		return nil, err
+	}
+	facts.tasksMayRun = true
+	if decideOwnership(*facts) != copyOfOwner {
+		return nil, nil
+	}
+	return facts.owner(), nil
+}
+
+// readOwnerFile returns the owner that the file in a data directory names, and nil if the file is missing or damaged.
+func readOwnerFile(dir string) *directoryOwner {
+	text, err := os.ReadFile(filepath.Join(dir, ownerFile))
+	o := new(directoryOwner)
+	if err != nil || json.Unmarshal(text, o) != nil {
+		return nil
+	}
+	return o
 }
 
 // publish records that the directory owns the tasks of its state, with its keeper.
@@ -203,9 +253,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 // findOtherOwner returns another directory with the same id whose keeper runs.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
 	for _, k := range keeper.FindRunning(keeperCommand) {
-		text, err := os.ReadFile(filepath.Join(k.Dir, ownerFile))
-		o := new(directoryOwner)
-		if err == nil && json.Unmarshal(text, o) == nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
+		if o := readOwnerFile(k.Dir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
 			return o, o.Agent.Alive()
 		}
 	}

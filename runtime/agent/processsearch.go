@@ -37,6 +37,7 @@ func (p foundProcess) describe() DataDirProcess {
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
 	dir           *keeper.Directory
+	owner         *directoryOwner // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
 	plugins       []foundProcess  // plugins that the state records
 	allocIDs      map[string]bool // allocations in the state, and allocations that have a directory
 	runningAllocs []string        // allocations that run according to the state
@@ -45,6 +46,13 @@ type processSearch struct {
 // newProcessSearch reads the state of a data directory. A state that cannot be read is ignored.
 func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error) {
 	s := &processSearch{dir: dir, allocIDs: make(map[string]bool)}
+	contents, err := store.Inspect(filepath.Join(path, store.FileName))
+	if err != nil {
+		contents = nil
+	}
+	if s.owner, err = findOwnerOfTasks(path, contents); err != nil || s.owner != nil {
+		return s, err
+	}
 	entries, err := os.ReadDir(filepath.Join(path, allocDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -52,8 +60,7 @@ func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error
 	for _, e := range entries {
 		s.allocIDs[e.Name()] = true
 	}
-	contents, err := store.Inspect(filepath.Join(path, store.FileName))
-	if err != nil {
+	if contents == nil {
 		return s, nil
 	}
 	for _, alloc := range contents.Allocations() {

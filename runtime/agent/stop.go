@@ -40,6 +40,9 @@ type Remaining struct {
 	// Allocations are the ids of allocations that run according to the state. Stop has killed no process of them, and
 	// Processes has none. Their tasks can be containers or virtual machines.
 	Allocations []string
+	// Owner is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
+	// killed no task, and neither field names one.
+	Owner string
 }
 
 // Stop shuts down the agent of a data directory, and returns what remains. With StopOptions.All it then kills all
@@ -47,10 +50,10 @@ type Remaining struct {
 // agent the tasks are tasks that have ended while no agent ran.
 //
 // A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
-// has the id of one of its allocations in its environment, or is a descendant of such a process. A process below
-// the keeper of another data directory does not belong to this one, and a process in a container does not, unless a task has
-// started the container. A later process that has the pid of an earlier one is not touched. The error is ErrNotShutDown only
-// without All.
+// has the id of one of its allocations in its environment, or is a descendant of such a process. A process below the
+// keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
+// has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. A later
+// process that has the pid of an earlier one is not touched. The error is ErrNotShutDown only without All.
 func Stop(dataDir string, o StopOptions) (*Remaining, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -192,6 +195,9 @@ func (s *stopper) remaining() (*Remaining, error) {
 		return nil, err
 	}
 	r := new(Remaining)
+	if owner := s.search.owner; owner != nil {
+		r.Owner = owner.Path
+	}
 	for _, p := range found {
 		s.ended[p.allocID] = true
 		r.Processes = append(r.Processes, p.describe())

@@ -91,6 +91,9 @@ func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
 	if ended == 0 && len(remaining.Processes) == 0 {
 		fmt.Fprintf(s.Out, "No process runs for %s.\n", dir)
 	}
+	if remaining.Owner != "" {
+		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.Owner)
+	}
 	printRemaining(remaining, dir, o, s)
 	return nil
 }
