@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // dataDirectory is the data directory of an agent, which is locked until the method close is called.
@@ -57,7 +58,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 			return err
 		}
 		if d.ephemeralState {
-			if err := checkNoAgentRunning(d.path); err != nil {
+			if err := checkNoAgentTasks(d.path); err != nil {
 				return err
 			}
 		} else {
@@ -143,9 +144,9 @@ func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, "cni
 // files.
 func (d *dataDirectory) statePath() string {
 	if d.ephemeralState {
-		return filepath.Join(d.path, "run.db")
+		return filepath.Join(d.path, runStateFile)
 	}
-	return filepath.Join(d.path, "state.db")
+	return filepath.Join(d.path, store.FileName)
 }
 
 // close unlocks the data directory; if it is temporary, close removes it. It may be called twice.

@@ -20,9 +20,10 @@ var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
 // Names of files and directories in a data directory.
 const (
-	lockFile    = "lock"
-	allocDir    = "alloc"
-	keyringFile = "keyring.json"
+	lockFile     = "lock"
+	allocDir     = "alloc"
+	keyringFile  = "keyring.json"
+	runStateFile = "run.db" // state of a foreground run, which deletes it at its end
 )
 
 // lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in

@@ -106,11 +106,12 @@ func (a *Agent) open(ctx context.Context) (err error) {
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
 	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState}
-	if d.ephemeralState {
-		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("remove old state: %w", err)
-		}
-	} else {
+	// An agent removes the state of a killed foreground run, too: with it, the next run would take the agent's tasks for
+	// tasks of that run.
+	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old state: %w", err)
+	}
+	if !d.ephemeralState {
 		config.KeyFile, config.ReserveSpace = filepath.Join(d.path, keyringFile), true
 	}
 	s, err := store.Open(config)

@@ -2,13 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -163,45 +158,4 @@ func (r *remainingProcesses) keepTask(alloc *api.Allocation, task string, local 
 		}
 	}
 	r.keepAllPlugins = true
-}
-
-// checkNoAgentRunning returns an error if an agent has allocations in the data directory. A foreground run
-// cannot use such a directory: at its end, it would end the keeper of the agent and the tasks. A
-// foreground run has a state file of its own, so all allocations in the agent's state file belong to an
-// agent.
-func checkNoAgentRunning(dataDir string) error {
-	path := filepath.Join(dataDir, store.FileName)
-	contents, err := store.Inspect(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	const remedyText = "use another directory, or give the job to the agent: nomad-lite job run"
-	if err == nil && len(contents.Damage) > 0 {
-		err = errors.New(contents.Damage[0].RecordName())
-	}
-	if err != nil {
-		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)
-	}
-	var ids []string
-	for _, r := range contents.Records {
-		if r.Table == store.Allocations {
-			ids = append(ids, r.Key)
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
-		dataDir, len(ids), strings.Join(shortIDs(ids), ", "), remedyText)
-}
-
-// shortIDs returns the short forms of the first three ids.
-func shortIDs(ids []string) (short []string) {
-	for _, id := range ids[:min(len(ids), 3)] {
-		short = append(short, id[:min(len(id), 8)])
-	}
-	if len(ids) > len(short) {
-		short = append(short, "…")
-	}
-	return short
 }

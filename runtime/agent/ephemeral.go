@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// checkNoAgentTasks returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
+// cannot use such a directory: at its end, it would end the keeper of the agent and the tasks. A foreground run has a state file
+// of its own, so all allocations in the agent's state file belong to an agent.
+func checkNoAgentTasks(dataDir string) error {
+	contents, err := store.Inspect(filepath.Join(dataDir, store.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		contents, err = new(store.Contents), nil
+	}
+	const remedyText = "use another directory, or give the job to the agent: nomad-lite job run"
+	if err == nil && len(contents.Damage) > 0 {
+		err = errors.New(contents.Damage[0].RecordName())
+	}
+	if err != nil {
+		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)
+	}
+	if ids := allocsOfAgent(contents); len(ids) > 0 {
+		return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
+			dataDir, len(ids), strings.Join(shortIDs(ids), ", "), remedyText)
+	}
+	ids, err := findAllocsWithoutRecord(dataDir, contents)
+	if err != nil {
+		return fmt.Errorf("data directory %s: tasks of an agent, which would end with this run, can run in it: %w", dataDir, err)
+	}
+	if len(ids) > 0 {
+		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -end-unknown, which ends the tasks",
+			dataDir, len(ids), strings.Join(shortIDs(ids), ", "))
+	}
+	return nil
+}
+
+// allocsOfAgent returns the ids of the allocations that an agent has recorded in its state: also of those that are being removed, and of
+// those whose records an earlier state had.
+func allocsOfAgent(contents *store.Contents) []string {
+	ids := make(map[string]bool)
+	for _, r := range contents.Records {
+		if r.Table == store.Allocations {
+			ids[r.Key] = true
+		}
+	}
+	for _, prefix := range []string{state.PendingRemovalPrefix, state.UnknownAllocPrefix} {
+		for id := range contents.Meta(prefix) {
+			ids[id] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(ids))
+}
+
+// findAllocsWithoutRecord returns the ids of the allocations of a data directory whose tasks can belong to an agent, although its
+// state has no allocations: their processes run, or the state file of the directory's agent was removed or emptied. Without
+// processes, tasks can be containers. The tasks of a killed foreground run belong to no agent.
+func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []string, err error) {
+	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(filepath.Join(dataDir, allocDir))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	isStateLost := readOwnerFile(dataDir) != nil && contents.Meta(state.DirectoryOwnerName)[""] == nil
+	tasks, err := process.AllTaskEnvIDs()
+	if err != nil {
+		return nil, err
+	}
+	running := make(map[string]bool)
+	for task := range tasks {
+		running[task.AllocID] = true
+	}
+	for _, e := range entries {
+		if isStateLost || running[e.Name()] {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// shortIDs returns the short forms of the first three ids.
+func shortIDs(ids []string) (short []string) {
+	for _, id := range ids[:min(len(ids), 3)] {
+		short = append(short, id[:min(len(id), 8)])
+	}
+	if len(ids) > len(short) {
+		short = append(short, "…")
+	}
+	return short
+}
