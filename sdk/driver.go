@@ -114,8 +114,8 @@ type Recoverer[T Task] interface {
 
 // Adopter is a Recoverer that can find the task of a start during which its process died: the host has the id
 // of the start, and no state of the task. Without Adopt, such a start counts as executed: the host
-// destroys it, its exit status is unknown, and the restart policy of the task decides. Only a nomad-lite agent has
-// Adopt called.
+// destroys it, its exit status is unknown, and the restart policy of the task decides. Only a nomad-lite agent requests
+// Adopt.
 type Adopter[T Task] interface {
 	// Adopt finds the task of a start that an earlier process of this driver was executing. The request is
 	// the one that Start got; start.State has nothing. A task that has exited is adopted if its exit status is

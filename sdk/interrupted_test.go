@@ -50,7 +50,7 @@ func TestStartGoesOnWithoutItsAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &minimalDriver{unblockStart: make(chan struct{})}
 		s := newTestServer(d)
-		s.keepsStarts = true
+		s.hostIsNomadLite = true
 		ctx, die := context.WithCancel(t.Context())
 		go s.StartTask(ctx, testTaskConfig())
 		synctest.Wait()
@@ -79,7 +79,7 @@ func TestStartGoesOnWithoutItsAgent(t *testing.T) {
 func TestDestroyEndsAStartThatItsAgentGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(&minimalDriver{unblockStart: make(chan struct{})})
-		s.keepsStarts = true
+		s.hostIsNomadLite = true
 		ctx, giveUp := context.WithCancel(t.Context())
 		go s.StartTask(ctx, testTaskConfig())
 		synctest.Wait()
@@ -96,7 +96,7 @@ func TestDestroyEndsAStartThatItsAgentGaveUp(t *testing.T) {
 // The handle that InspectTask returns recovers the task in another plugin process.
 func TestHandleOfInspectTaskIsThatOfStartTask(t *testing.T) {
 	s := newTestServer(&allMethodsDriver{})
-	s.keepsStarts = true
+	s.hostIsNomadLite = true
 	handle := startTestTask(t, s)
 	status, err := s.InspectTask(t.Context(), testTaskID)
 	if err != nil {
@@ -116,9 +116,9 @@ func TestHandleOfInspectTaskIsThatOfStartTask(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	d := &adoptingDriver{allMethodsDriver: &allMethodsDriver{}}
 	s := newTestServer(d)
-	s.keepsStarts = true
+	s.hostIsNomadLite = true
 	status, err := s.InspectTask(t.Context(), testTaskID)
-	if err != nil || status.Start == nil || status.Start.Phase != driver.StartForgotten {
+	if err != nil || status.Start == nil || status.Start.Phase != driver.StartNotFound {
 		t.Fatalf("before: %+v, %v", status, err)
 	}
 	search := &driver.Handle{Config: testTaskConfig()}
@@ -141,7 +141,7 @@ func TestAdopt(t *testing.T) {
 	}
 
 	plain := newTestServer(&allMethodsDriver{})
-	plain.keepsStarts = true
+	plain.hostIsNomadLite = true
 	if _, err := plain.InspectTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("a driver without Adopt: %v", err)
 	}

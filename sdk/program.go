@@ -69,7 +69,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {
 			s := newDriverServer(d, id, info, logger)
-			s.keepsStarts = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
+			s.hostIsNomadLite = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
 			return newService(s, s, s.isBusy)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {

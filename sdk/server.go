@@ -28,9 +28,9 @@ type driverServer struct {
 	logger hclog.Logger
 	events eventBroadcaster
 
-	// keepsStarts means that the host is a nomad-lite agent, which asks for a start whose response it has
-	// not received: see [driver.StartStatus].
-	keepsStarts bool
+	// hostIsNomadLite means that the host is a nomad-lite agent, which inspects a start whose response it has not
+	// received: see [driver.StartStatus].
+	hostIsNomadLite bool
 
 	mu           sync.Mutex
 	tasks        map[string]*task         // key: start id
@@ -159,7 +159,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		return nil, nil, errors.New("start task: no task id given")
 	}
 	start := s.newStartRequest(*config)
-	if s.keepsStarts {
+	if s.hostIsNomadLite {
 		ctx = context.WithoutCancel(ctx) // if the agent dies, the next one asks for the task; an agent that gives up destroys it
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -299,7 +299,7 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	}
 	method := s.driver.recoverMethod
 	switch {
-	case handle.Version == 0 && s.keepsStarts:
+	case handle.Version == 0 && s.hostIsNomadLite:
 		method = s.driver.adoptMethod
 	case handle.Version < 1 || handle.Version > s.info.StateVersion:
 		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.info.StateVersion)
@@ -559,7 +559,7 @@ func splitTaskID(id string) (allocID, name string, ok bool) {
 }
 
 func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
-	if s.keepsStarts {
+	if s.hostIsNomadLite {
 		if start := s.inspectUnreturnedStart(id); start != nil {
 			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, Start: start}, nil
 		}
@@ -583,7 +583,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 	if status.DriverAttributes, err = callAttributes(t.impl); err != nil {
 		return nil, err
 	}
-	if s.keepsStarts {
+	if s.hostIsNomadLite {
 		config := t.startRequest.TaskConfig
 		config.DriverConfig = nil // it can hold passwords, and the host does not store it
 		handle, err := s.encodeHandle(&config, t.impl)
@@ -605,7 +605,7 @@ func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
 		if s.driver.adoptMethod == nil {
 			return nil
 		}
-		return &driver.StartStatus{Phase: driver.StartForgotten}
+		return &driver.StartStatus{Phase: driver.StartNotFound}
 	}
 	select {
 	case <-t.started:

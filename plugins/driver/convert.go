@@ -433,9 +433,9 @@ func taskStatusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 // startAttribute is the key of DriverAttributes with the StartStatus. Its value is one of the texts below, or the
 // handle of the task: the message of the protocol in base64.
 const (
-	startAttribute     = "nomad-lite.start"
-	startPendingText   = "pending"
-	startForgottenText = "forgotten"
+	startAttribute    = "nomad-lite.start"
+	startPendingText  = "pending"
+	startNotFoundText = "not found"
 )
 
 // withStartAttribute returns the attributes with the reserved key, which an author cannot set.
@@ -452,8 +452,8 @@ func withStartAttribute(attributes map[string]string, start *StartStatus) (map[s
 	case start == nil:
 	case start.Phase == StartPending:
 		all[startAttribute] = startPendingText
-	case start.Phase == StartForgotten:
-		all[startAttribute] = startForgottenText
+	case start.Phase == StartNotFound:
+		all[startAttribute] = startNotFoundText
 	default:
 		handle, err := proto.Marshal(handleProto(start.Handle))
 		if err != nil {
@@ -469,8 +469,8 @@ func startStatusFromText(text string) *StartStatus {
 	switch text {
 	case startPendingText:
 		return &StartStatus{Phase: StartPending}
-	case startForgottenText:
-		return &StartStatus{Phase: StartForgotten}
+	case startNotFoundText:
+		return &StartStatus{Phase: StartNotFound}
 	}
 	encoded, err := base64.StdEncoding.DecodeString(text)
 	handle := &driverpb.TaskHandle{}

@@ -221,12 +221,12 @@ const (
 	StartPending StartPhase = iota
 	// StartReturned means that StartTask has returned, or that the task was recovered.
 	StartReturned
-	// StartForgotten means that this plugin process does not have the start. RecoverTask with a handle that
+	// StartNotFound means that this plugin process does not have the start. RecoverTask with a handle that
 	// has the whole TaskConfig, Version 0 and no DriverState searches for its task. It returns
 	// ErrTaskNotFound if the task was certainly not executed, an error that is marked by [Recoverable] if the
 	// driver could not find that out, and any other error if the task was executed and its exit status is
 	// unknown.
-	StartForgotten
+	StartNotFound
 )
 
 // TaskStats is one sample of a task's resource usage.

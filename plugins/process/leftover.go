@@ -26,9 +26,9 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 	return leftovers, errors.Join(err, findErr)
 }
 
-// findLeftovers returns all processes of a task with these cgroups. Of these, marked has the processes whose
-// environment names the task.
-func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, marked []ID, err error) {
+// findLeftovers returns all processes of a task with these cgroups. Of these, foundByEnv has the
+// processes whose environment names the task.
+func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv []ID, err error) {
 	var errs []error
 	for _, g := range groups {
 		// The start times are read between two reads of the cgroup's list: a pid in both
@@ -51,14 +51,14 @@ func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, marked []I
 			}
 		}
 	}
-	marked, err = FindByTaskEnv(allocID, task)
+	foundByEnv, err = FindByTaskEnv(allocID, task)
 	errs = append(errs, err)
-	for _, p := range marked {
+	for _, p := range foundByEnv {
 		if !slices.Contains(leftovers, p) {
 			leftovers = append(leftovers, p)
 		}
 	}
-	return leftovers, marked, errors.Join(errs...)
+	return leftovers, foundByEnv, errors.Join(errs...)
 }
 
 // EndLeftovers kills the processes that FindLeftovers finds, and the processes that
@@ -72,12 +72,12 @@ func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, marked []I
 func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err error) {
 	groups, err := TaskCgroups(allocID, task)
 	errs := []error{err}
-	ended, marked, findErr := findLeftovers(groups, allocID, task)
+	ended, foundByEnv, findErr := findLeftovers(groups, allocID, task)
 	errs = append(errs, findErr)
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
 	}
-	if len(marked) > 0 || findErr != nil { // otherwise no process is left that could start another one
+	if len(foundByEnv) > 0 || findErr != nil { // otherwise no process is left that could start another one
 		errs = append(errs, KillByTaskEnv(ctx, allocID, task))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -101,33 +101,33 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 // KillByEnv kills the processes that were started with the variable "NAME=value" in their environment until there is none,
 // except the calling process and processes whose environment this user may not read. With an error processes can still run.
 func KillByEnv(ctx context.Context, variable string) error {
-	return killUntilNone(ctx, func() (marked []ID, err error) {
+	return killUntilNone(ctx, func() (found []ID, err error) {
 		err = forEachEnv(func(p ID, env []byte) {
 			for entry := range bytes.SplitSeq(env, []byte{0}) {
 				if string(entry) == variable {
-					marked = append(marked, p)
+					found = append(found, p)
 					return
 				}
 			}
 		})
-		return marked, err
+		return found, err
 	})
 }
 
 // killUntilNone kills the processes that find returns until there is none.
 func killUntilNone(ctx context.Context, find func() ([]ID, error)) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		marked, err := find()
-		if err == nil && len(marked) == 0 {
+		found, err := find()
+		if err == nil && len(found) == 0 {
 			return nil
 		}
 		var errs []error
-		for _, p := range marked {
+		for _, p := range found {
 			if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				errs = append(errs, fmt.Errorf("kill process %d: %w", p.PID, err))
 			}
 		}
-		if err != nil || len(errs) == len(marked) {
+		if err != nil || len(errs) == len(found) {
 			return errors.Join(append(errs, err)...) // a retry would fail too
 		}
 		select {
@@ -159,11 +159,11 @@ type TaskEnvID struct {
 // variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	scan := taskEnvScans.scan()
-	marks := make(map[TaskEnvID]bool, len(scan.processes))
-	for mark := range scan.processes {
-		marks[mark] = true
+	ids := make(map[TaskEnvID]bool, len(scan.processes))
+	for id := range scan.processes {
+		ids[id] = true
 	}
-	return marks, scan.err
+	return ids, scan.err
 }
 
 // ReadEnv reads the environment that a process was started with, in the kernel's format: each
@@ -193,13 +193,13 @@ func ReadEnv(pid int) ([]byte, error) {
 }
 
 // parseTaskEnvID parses the environment of a process in the kernel's format.
-func parseTaskEnvID(env []byte) (mark TaskEnvID, ok bool) {
+func parseTaskEnvID(env []byte) (id TaskEnvID, ok bool) {
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		if id, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {
-			mark.AllocID = string(id)
+		if allocID, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {
+			id.AllocID = string(allocID)
 		} else if name, found := bytes.CutPrefix(entry, []byte("NOMAD_TASK_NAME=")); found {
-			mark.Task = string(name)
+			id.Task = string(name)
 		}
 	}
-	return mark, mark.AllocID != "" && mark.Task != ""
+	return id, id.AllocID != "" && id.Task != ""
 }

@@ -139,8 +139,8 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		unrelatedProcs = append(unrelatedProcs, p)
 	}
 	awaitLeftover(t, leftover, id, "web")
-	if marks, err := AllTaskEnvIDs(); err != nil || !marks[TaskEnvID{AllocID: id, Task: "web"}] {
-		t.Errorf("the marks of all processes lack the task: %v", err)
+	if ids, err := AllTaskEnvIDs(); err != nil || !ids[TaskEnvID{AllocID: id, Task: "web"}] {
+		t.Errorf("the tasks of all processes lack the task: %v", err)
 	}
 	ended, err := EndLeftovers(t.Context(), id, "web")
 	if err != nil || !slices.Equal(ended, []ID{leftover}) {
@@ -197,10 +197,10 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			ended, endErr := EndLeftovers(t.Context(), id, "web")
 			killErr := KillByTaskEnv(t.Context(), id, "web")
 			_, parentsErr := TaskCgroupParents()
-			_, marksErr := AllTaskEnvIDs()
+			_, allIDsErr := AllTaskEnvIDs()
 			restore()
 			for call, err := range map[string]error{
-				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillByTaskEnv": killErr, "CgroupParents": parentsErr, "AllTaskEnvIDs": marksErr,
+				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillByTaskEnv": killErr, "CgroupParents": parentsErr, "AllTaskEnvIDs": allIDsErr,
 			} {
 				if !IsResourceExhausted(err) {
 					t.Errorf("%s: %v, want an error of the descriptors", call, err)

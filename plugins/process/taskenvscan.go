@@ -65,8 +65,8 @@ func (s *taskEnvScanner) scan() *taskEnvScan {
 func readTaskEnvs() (map[TaskEnvID][]ID, error) {
 	processes := make(map[TaskEnvID][]ID)
 	err := forEachEnv(func(p ID, env []byte) {
-		if mark, ok := parseTaskEnvID(env); ok {
-			processes[mark] = append(processes[mark], p)
+		if id, ok := parseTaskEnvID(env); ok {
+			processes[id] = append(processes[id], p)
 		}
 	})
 	return processes, err

@@ -260,7 +260,7 @@ func (d *simDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatu
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := &driver.TaskStatus{ID: id, Start: &driver.StartStatus{Phase: driver.StartForgotten}}
+	status := &driver.TaskStatus{ID: id, Start: &driver.StartStatus{Phase: driver.StartNotFound}}
 	switch {
 	case p != nil:
 		status.State = driver.TaskRunning

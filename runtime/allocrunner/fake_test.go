@@ -331,7 +331,7 @@ func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStat
 	case errors.Is(err, driver.ErrTaskNotFound) && p.pendingStarts[id] && !p.drivers.returnsNoHandles:
 		status.Start = &driver.StartStatus{Phase: driver.StartPending}
 	case errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks:
-		status.Start = &driver.StartStatus{Phase: driver.StartForgotten}
+		status.Start = &driver.StartStatus{Phase: driver.StartNotFound}
 	case err != nil:
 		return nil, err
 	default:

@@ -158,7 +158,7 @@ func (a *startAdopter) await(killCtx, forceKillCtx context.Context) bool {
 		task, _ := a.records.snapshot()
 		record := classifyRecord(&a.records.localState, task.State)
 		answer, found, err := a.ask(killCtx, record)
-		if errors.Is(err, errStartForgotten) && killCtx.Err() == nil {
+		if errors.Is(err, errStartNotFound) && killCtx.Err() == nil {
 			answer, found, err = a.search(killCtx, record)
 		}
 		switch {

@@ -22,9 +22,9 @@ type foundTask struct {
 }
 
 var (
-	errStartPending   = errors.New("the driver is still starting the task")
-	errStartForgotten = errors.New("the driver exited while it started the task")
-	errStartUnknown   = errors.New("the agent or the driver exited during the start, and the driver does not know the task")
+	errStartPending  = errors.New("the driver is still starting the task")
+	errStartNotFound = errors.New("the driver exited while it started the task")
+	errStartUnknown  = errors.New("the agent or the driver exited during the start, and the driver does not know the task")
 )
 
 // ask returns the answer and, if the driver has the task, the task. With answerNone and answerUnknown, the error is the
@@ -40,9 +40,9 @@ func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfi
 		return answerNotExecuted, nil, nil
 	}
 	status, err := d.InspectTask(ctx, id)
-	if err == nil && status.Start != nil && status.Start.Phase == driver.StartForgotten {
+	if err == nil && status.Start != nil && status.Start.Phase == driver.StartNotFound {
 		if config == nil {
-			return answerNone, nil, errStartForgotten
+			return answerNone, nil, errStartNotFound
 		}
 		search := *config
 		search.ID = id
@@ -64,7 +64,7 @@ func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfi
 	return answerUnknown, nil, errStartUnknown
 }
 
-// classifySearch returns the answer of a driver that has searched for the task of a start, see [driver.StartForgotten].
+// classifySearch returns the answer of a driver that has searched for the task of a start, see [driver.StartNotFound].
 func classifySearch(ctx context.Context, err error) startAnswer {
 	switch {
 	case isNoAnswer(ctx, err):

@@ -27,7 +27,7 @@ func forEachMarkStorage(t *testing.T, test func(*testing.T)) {
 	})
 }
 
-// noCgroups makes the plugin of startOrphan, which is another process, start the task without a cgroup.
+// noCgroupsEnv makes the plugin of startOrphan, which is another process, start the task without a cgroup.
 const noCgroupsEnv = "PROCESS_TEST_NO_CGROUPS"
 
 // leaveMark replaces the mark of a start, as a plugin process leaves it that dies before it writes more.

@@ -79,12 +79,12 @@ func (p *Core) releaseTaskOwnership(earlier *Core) {
 func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
 	taskOwners.Lock()
 	if taskOwners.leftovers == nil {
-		marks, err := process.AllTaskEnvIDs()
+		ids, err := process.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
 			return p.leftoverProcessError(err)
 		}
-		taskOwners.leftovers = marks
+		taskOwners.leftovers = ids
 	}
 	possible := earlier != nil || taskOwners.leftovers[p.taskKey()]
 	taskOwners.Unlock()

@@ -271,7 +271,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 			return err
 		}
 		if err := mark.setForked(); err != nil {
-			p.logger.Warn("exit status can be lost if the driver exits now", "error", err) // the process runs
+			p.logger.Warn("mark of the start not updated", "error", err) // the process runs
 		}
 		return nil
 	}

@@ -19,15 +19,16 @@ import (
 // [Adopt]. The mark is on the task's cgroup or, without one, in a file.
 type markData struct {
 	StartID string
-	State   State  // its PID is 0 in a mark that is not Forked
-	Since   uint64 // start time of the oldest process that the start can have
+	State   State // its PID is 0 in a mark that is not Forked
+	// OldestStartTime is the start time of the oldest process that the start can have.
+	OldestStartTime uint64
 
 	// Staged means that the process executes nothing before the mark is Forked. It is omitted if it is not set,
 	// because a mark in a file must not become shorter.
 	Staged bool `json:",omitempty"`
 }
 
-// marksStarts reports whether a start leaves a mark. Nomad would never ask for it.
+// marksStarts reports whether a start leaves a mark. Nomad sends no such request.
 func marksStarts(start *sdk.StartRequest) bool {
 	return os.Getenv(keeper.EnvSocket) != "" && start.ID != "" && start.AllocDir != ""
 }
@@ -44,7 +45,7 @@ func markStart(p *Core) (*startMark, error) {
 	if !marksStarts(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, Since: process.StartTimeNow()}}
+	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, OldestStartTime: process.StartTimeNow()}}
 	return m, m.writeBeforeFork()
 }
 
@@ -280,7 +281,7 @@ func findForkedProcess(start *sdk.StartRequest, mark *markData) (main process.ID
 		case errors.Is(err, os.ErrProcessDone):
 		case err != nil:
 			return process.ID{}, err
-		case st.Session != pid, st.Ended(), st.StartTime < mark.Since:
+		case st.Session != pid, st.Ended(), st.StartTime < mark.OldestStartTime:
 		case main.PID == 0, st.StartTime < main.StartTime:
 			main = process.ID{PID: pid, StartTime: st.StartTime}
 		}
