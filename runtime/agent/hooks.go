@@ -23,34 +23,31 @@ import (
 
 // loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
 // if the stored one was unreadable and was moved into the quarantine.
-func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
+func loadHookKey(s *store.Store, logger hclog.Logger) hookhost.Key {
 	var storedKey state.HookKey
 	known, err := s.Snapshot().Meta(state.HookKeyName, &storedKey)
 	if err == nil && known {
-		return hookhost.Key(storedKey), nil
+		return hookhost.Key(storedKey)
 	}
 	if err != nil {
 		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
 	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
-	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
+	s.UpdateWithNext(func(tx *store.Txn) error {
 		tx.PutMeta(state.HookKeyName, state.HookKey(key))
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("store key for hooks: %w", err)
+	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
+		logger.Error("key of the hooks' capability tokens not stored yet", "error", err)
 	}
-	return key, nil
+	return key
 }
 
 // serveHooks creates the set of hook plugins and starts the host service that hooks call. alloc returns
 // the runner of an allocation, nil if there is none.
 func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
-	key, err := loadHookKey(s, p.logger)
-	if err != nil {
-		return err
-	}
+	key := loadHookKey(s, p.logger)
 	p.hookPlugins = hookplugin.New(hookplugin.Config{
 		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)

@@ -57,11 +57,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	nodeID := localnode.LoadID(a.store)
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.scheduler = a.newScheduler(nodeID)
-	rebooted, err := detectReboot(a.store, a.logger)
-	if err != nil {
-		return err
-	}
-	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
+	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
 	a.orphanCleaner.OnUnknownProcess = func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) }
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if !a.dataDirectory.ephemeralState {
@@ -153,25 +149,26 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 }
 
 // detectReboot reports whether the machine was booted since the last agent ran.
-func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error) {
+func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 	now, err := process.BootID()
 	if err != nil {
 		logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
-		return false, nil
+		return false
 	}
 	before := ""
 	known, err := s.Snapshot().Meta(state.BootIDName, &before)
 	if err == nil && known && before == now {
-		return false, nil
+		return false
 	}
-	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
+	// A state with a later start of a task, but without this boot, would make the next agent start the task twice.
+	s.UpdateWithNext(func(tx *store.Txn) error {
 		tx.PutMeta(state.BootIDName, now)
 		return nil
 	})
-	if err != nil {
-		return false, fmt.Errorf("note the boot: %w", err)
+	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
+		logger.Error("boot of the machine not recorded yet", "error", err)
 	}
-	return known, nil
+	return known
 }
 
 // startPlugins creates the node and starts the plugins. It does not wait for them.

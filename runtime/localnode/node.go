@@ -56,7 +56,7 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered        chan struct{}     // closed when the node is in the store
+	registered        chan struct{}     // see Registered
 	settingsChanged   chan struct{}     // the channel has a value when the settings have changed
 	stateEventsStored bool              // Run has stored the node events about the state file; used by Run only
 	reportedVolumes   map[string]string // errors of host volumes that were logged, by name; used by Run only
@@ -100,7 +100,7 @@ func New(c Config) *Node {
 func (n *Node) ID() string { return n.config.ID }
 
 // Registered returns a channel that is closed when the node is stored with its
-// drivers, so that jobs can be placed.
+// drivers, so that jobs can be placed; see also Run.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
 // TaskEnvNode returns the facts about the node as tasks see them. Before the node is
@@ -174,26 +174,36 @@ func (n *Node) triggerUpdate() {
 }
 
 // Run registers the node when the drivers are ready, and keeps its record up to date
-// until ctx ends. It must be called at most once.
+// until ctx ends. If the state has a record of the node and cannot be changed, the node counts as registered with this
+// record, and Run repeats the change. Run must be called at most once.
 func (n *Node) Run(ctx context.Context) {
 	if err := n.config.Plugins.Ready(ctx); err != nil {
 		return
 	}
 	n.config.BeforeRegister(ctx)
-	registered := false
+	register := sync.OnceFunc(func() {
+		close(n.registered)
+		n.config.OnRegistered()
+	})
+	lastErr := ""
 	for {
 		driversChanged := n.config.Plugins.Changed()
 		if err := n.update(ctx); err != nil && ctx.Err() == nil {
-			n.config.Logger.Error("node not stored", "error", err)
+			if err.Error() != lastErr {
+				lastErr = err.Error()
+				n.config.Logger.Error("node not stored", "error", err)
+			}
+			if n.config.Store.Snapshot().Node(nil, n.config.ID) != nil {
+				register()
+			}
 			select {
 			case <-time.After(retryDelay):
 				continue
 			case <-ctx.Done():
 			}
-		} else if err == nil && !registered {
-			registered = true
-			close(n.registered)
-			n.config.OnRegistered()
+		} else if err == nil {
+			lastErr = ""
+			register()
 		}
 		select {
 		case <-driversChanged:

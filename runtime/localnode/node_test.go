@@ -1,6 +1,7 @@
 package localnode
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -111,5 +112,44 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 	put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
 	if d := s.Damage(); len(d) != 1 || d[0].Key != state.NodeMetaName || d[0].KeptIn != "quarantine" {
 		t.Errorf("reported: %v", d)
+	}
+}
+
+// unchangingPlugins are plugins that are ready and do not change.
+type unchangingPlugins struct{ fakePlugins }
+
+func (unchangingPlugins) Changed() <-chan struct{} { return nil }
+
+func (unchangingPlugins) Ready(context.Context) error { return nil }
+
+// An agent whose state cannot be changed becomes ready with the record of an earlier agent.
+func TestNodeRegistersWithUnchangeableState(t *testing.T) {
+	s := openStore(t)
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(&api.Node{ID: "n"}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil { // each later change fails
+		t.Fatal(err)
+	}
+	stored := false
+	n := New(Config{
+		ID: "n", Store: s, Plugins: unchangingPlugins{}, Logger: hclog.NewNullLogger(),
+		BeforeRegister: func(context.Context) {}, OnRegistered: func() {}, OnNodeStored: func() { stored = true },
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx)
+	}()
+	select {
+	case <-n.Registered():
+	case <-time.After(10 * time.Second):
+		t.Error("the node does not become ready")
+	}
+	stop()
+	<-ended
+	if stored {
+		t.Error("a change is stored in a closed state")
 	}
 }

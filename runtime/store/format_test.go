@@ -318,6 +318,7 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	checkMigrated(t, s) // the state can be read
+	s.UpdateWithNext(func(tx *Txn) error { tx.PutMeta(state.BootIDName, "b"); return nil })
 	for _, err := range []error{s.WriteErr(), func() error {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutEvaluation(&api.Evaluation{ID: "f"}); return nil })
 		return err
@@ -338,6 +339,10 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	})
 	if events := s.Snapshot().Node(nil, "n").Events; s.WriteErr() != nil || len(events) != 1 || !strings.Contains(events[0].Message, "bytes are missing") {
 		t.Errorf("after there is room: %v, events %v", s.WriteErr(), events)
+	}
+	var boot string
+	if known, err := s.Snapshot().Meta(state.BootIDName, &boot); !known || err != nil || boot != "b" {
+		t.Errorf("the record that belongs to the first stored change: %q, %t, %v", boot, known, err)
 	}
 	mustSucceed(t, s.Close())
 	if got := formatOf(t, s.file.path); got.Format != 2 || !isRegularFile(formatCopyName(s.file.path, 1)) {

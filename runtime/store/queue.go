@@ -36,6 +36,7 @@ type requestQueue struct {
 
 	mu       sync.Mutex
 	requests []*updateRequest
+	withNext []func(*Txn) error // see Store.UpdateWithNext
 	closed   bool
 }
 
@@ -51,6 +52,27 @@ func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	q.mu.Unlock()
 	q.wakeWriter()
 	return r, nil
+}
+
+// addWithNext adds a function for the next transaction that is stored.
+func (q *requestQueue) addWithNext(fn func(*Txn) error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.withNext = append(q.withNext, fn)
+}
+
+// listWithNext returns the functions for the next transaction that is stored.
+func (q *requestQueue) listWithNext() []func(*Txn) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.withNext[:len(q.withNext):len(q.withNext)]
+}
+
+// removeWithNext removes the first n functions for the next transaction that is stored.
+func (q *requestQueue) removeWithNext(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.withNext = slices.Delete(slices.Clone(q.withNext), 0, n)
 }
 
 // close rejects further requests, and reports false if the queue is closed already.

@@ -156,6 +156,10 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
+// UpdateWithNext makes what fn puts a part of the next transaction that can be stored, whatever other change that has. No later
+// state is on disk without it. It does not block. fn may run several times, and must obey the rules of Update.
+func (s *Store) UpdateWithNext(fn func(*Txn) error) { s.queue.addWithNext(fn) }
+
 // enqueue makes the writer run fn after all earlier requests, when the delay has passed or another request is
 // due.
 func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
@@ -241,6 +245,10 @@ func (s *Store) commit(requests []*updateRequest) {
 			b.run(r)
 		}
 	}
+	withNext := s.queue.listWithNext() // after the requests, one of which can quarantine the old record
+	for _, fn := range withNext {
+		b.run(&updateRequest{fn: fn, done: make(chan struct{})})
+	}
 	err := b.writeToFile()
 	switch {
 	case err != nil:
@@ -248,6 +256,7 @@ func (s *Store) commit(requests []*updateRequest) {
 		s.writeErr.Store(&err)
 	default:
 		b.publish()
+		s.queue.removeWithNext(len(withNext))
 		if len(b.mergedChanges) > 0 {
 			s.writeErr.Store(nil)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
@@ -62,7 +63,7 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 
 // readToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its
 // owner and mode. An empty file gets a new token: a power failure or a full disk can have emptied it, and the
-// agent must start nevertheless. made reports whether the token is new.
+// agent must start nevertheless. On a full disk the token is not stored. made reports whether the file has a new token.
 func readToken(path string, logger hclog.Logger) (token httpapi.Secret, made bool, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,6 +79,10 @@ func readToken(path string, logger hclog.Logger) (token httpapi.Secret, made boo
 	id, err := uuid.NewRandomFromReader(rand.Reader)
 	if err == nil {
 		err = writeToken(path, id.String()+"\n", created)
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		logger.Error("token not stored, no client over TCP can show it until the agent is restarted with free space", "path", path, "error", err)
+		return httpapi.Secret(id.String()), false, nil
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("make token: %w", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 // A power failure can leave the file of a token empty or with zero bytes.
@@ -38,5 +39,28 @@ func TestTokenIsNotWrittenToDevice(t *testing.T) {
 	}
 	if _, _, err := readToken(path, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// An agent starts on a full disk without its token, and stores none that a later agent would read as another one.
+func TestTokenOnFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a disk")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 4<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, TokenFile)
+	token, made, err := readToken(path, hclog.NewNullLogger())
+	if err != nil || made || len(token) != 36 {
+		t.Errorf("token of %d bytes, made %t, error %v", len(token), made, err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the file of the token: %v", err)
 	}
 }
