@@ -59,6 +59,9 @@ type Config struct {
 	// EndUnknown means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
 	// the whole state. Without it, the agent leaves these tasks running.
 	EndUnknown bool
+	// AdoptUnknown means that the agent makes records for these tasks, as far as their drivers return handles of them, and manages
+	// them from then on.
+	AdoptUnknown bool
 	// ClaimTasks means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
 	// Without it, Open fails with a CopyError.
 	ClaimTasks bool

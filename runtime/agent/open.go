@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/network"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
@@ -197,6 +198,9 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 	}
 	a.plugins = newPlugins(config, cache, a.config.Limits.StatsInterval)
 	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
+	if a.config.AdoptUnknown {
+		a.adoptUnknownTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
+	}
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,
 		Settings:       settings,

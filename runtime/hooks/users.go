@@ -29,6 +29,11 @@ func WorkloadUserID(state map[string]string) uint32 {
 	return uint32(id)
 }
 
+// NewWorkloadUserState returns the stored state of WorkloadUser for a task with a user id.
+func NewWorkloadUserState(id uint32) map[string]string {
+	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(id), 10)}
+}
+
 // WorkloadUserName returns the user of a task for the id of WorkloadUserID: empty for 0.
 func WorkloadUserName(id uint32) string {
 	if id == 0 {
@@ -75,7 +80,7 @@ func (h *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest)
 		return hook.TaskPrestartResponse{}, err
 	}
 	h.setUser(WorkloadUserName(id))
-	return hook.TaskPrestartResponse{State: map[string]string{workloadUserKey: strconv.FormatUint(uint64(id), 10)}}, nil
+	return hook.TaskPrestartResponse{State: NewWorkloadUserState(id)}, nil
 }
 
 // Stop implements hook.TaskStop.

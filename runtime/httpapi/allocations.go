@@ -167,6 +167,8 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	runner, err := h.findRunner(r.id, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
+	case h.isAdopted(r.id):
+		err = errors.New("the config of the tasks was lost with the state of the agent, so that they cannot start again: register the job again")
 	case restartBody.AllTasks && restartBody.TaskName != "":
 		err = errors.New("task name cannot be set when restarting all tasks")
 	case restartBody.AllTasks:
@@ -180,6 +182,12 @@ func (h *allocHandler) restart(r *request) (any, error) {
 		return nil, err
 	}
 	return replyMeta{}, nil
+}
+
+// isAdopted reports whether the agent has made the records of an allocation for its running tasks.
+func (h *allocHandler) isAdopted(id string) bool {
+	alloc, err := findAllocation(h.store, id)
+	return err == nil && model.IsAdoptedJob(alloc.Job)
 }
 
 func (h *allocHandler) signal(r *request) (any, error) {

@@ -20,6 +20,7 @@ const (
 	TaskSkippingShutdownDelay = "Skipping shutdown delay"
 	TaskRestoreFailed         = "Failed Restoring Task"
 	TaskAllocDirRemoved       = "Directory Removed"
+	TaskAdopted               = "Adopted"
 )
 
 // The reasons in the events of the API's restart calls.
@@ -67,6 +68,11 @@ func EventStarted() *api.TaskEvent {
 // EventRestoreFailed reports that a restarted agent could not recover the task.
 func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
+}
+
+// EventAdopted reports that the agent has made the records of a running task anew, because its state was lost.
+func EventAdopted() *api.TaskEvent {
+	return &api.TaskEvent{Type: TaskAdopted, Message: "its records were lost and are made anew; register the job again to restore its config", Details: map[string]string{}}
 }
 
 // EventAllocDirRemoved reports why the directory of an ended allocation was removed before the

@@ -17,9 +17,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -48,6 +50,16 @@ type Cleaner struct {
 
 	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see state.UnknownAllocPrefix.
 	EndUnknown bool
+
+	// AdoptUnknown means that the tasks of unknown allocations are adopted: they get records, made from what their processes and their
+	// drivers tell. DynamicUsers are the ids of the users that the agent chooses for tasks, and Node is the node that runs them.
+	// EndFormerPlugins ends the processes of a driver that earlier agents have left and that this agent does not use. StoreAdopted stores
+	// a job whose allocations run.
+	AdoptUnknown     bool
+	DynamicUsers     idrange.Range
+	Node             model.NodeFacts
+	EndFormerPlugins func(ctx context.Context, driver string) error
+	StoreAdopted     func(context.Context, AdoptedJob) error
 
 	// OnUnknownProcess is called for each process of an unknown task that is left running. It may be nil.
 	OnUnknownProcess func(allocID, task string, p process.ID)
@@ -116,9 +128,14 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
 	c.setUnknown(unknown)
+	adopted := make(map[string]bool)
+	if c.AdoptUnknown {
+		adopted = c.adoptUnknown(ctx, up, unknown)
+		c.setUnknown(unknown)
+	}
 	c.reportUnknown(unknown)
 	for _, o := range orphans {
-		if unknown[o.id] {
+		if unknown[o.id] || adopted[o.id] {
 			continue
 		}
 		if err := c.cleanOrphan(ctx, up, o); err != nil {

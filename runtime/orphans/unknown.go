@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
@@ -20,8 +21,15 @@ import (
 
 // unknownTask is a task of an unknown allocation that runs.
 type unknownTask struct {
-	allocID, name, driver string // the driver is empty if it is not known
-	processes             []process.ID
+	allocID, name string
+	taskRun
+	processes []process.ID
+}
+
+// taskRun is the last run of a task according to its time line. It is the zero value if the time line has none.
+type taskRun struct {
+	startID, driver string
+	startedAt       time.Time
 }
 
 // unknownPorts has the ports that the processes of unknown tasks use. Its methods may be called concurrently.
@@ -112,41 +120,41 @@ func (c *Cleaner) reportUnknown(ids map[string]bool) {
 		}
 	}
 	if running > 0 {
-		c.Logger.Warn("the state file was lost: put a copy of it back, or start the agent once with -end-unknown to end the tasks of unknown allocations", "tasks", running)
+		c.Logger.Warn("the state file was lost: put a copy of it back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
 	}
 }
 
 // findUnknownTasks returns the running tasks of an unknown allocation.
 func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownTask, err error) {
 	var errs []error
-	drivers := c.driversOfTimeline(allocID)
+	runs := c.runsOfTimeline(allocID)
 	for _, name := range c.taskDirs(allocID) {
 		processes, err := process.FindLeftovers(allocID, name)
 		errs = append(errs, err)
 		if len(processes) > 0 {
-			tasks = append(tasks, unknownTask{allocID, name, drivers[name], processes})
+			tasks = append(tasks, unknownTask{allocID, name, runs[name], processes})
 		}
 	}
 	return tasks, errors.Join(errs...)
 }
 
-// driversOfTimeline returns the drivers of the tasks of an allocation, which its time line has.
-func (c *Cleaner) driversOfTimeline(allocID string) map[string]string {
-	drivers := make(map[string]string)
+// runsOfTimeline returns the last runs of the tasks of an allocation, which its time line has.
+func (c *Cleaner) runsOfTimeline(allocID string) map[string]taskRun {
+	runs := make(map[string]taskRun)
 	dir, err := allocdir.New(c.AllocDirs, allocID)
 	if err != nil {
-		return drivers
+		return runs
 	}
 	snapshot, err := timeline.NewFile(dir.Open, nil, c.Logger).Read()
 	if err != nil {
 		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
 	}
 	for _, span := range snapshot.Spans {
-		if span.Kind == timeline.KindRun {
-			drivers[span.Task] = span.Plugin
+		if span.Kind == timeline.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
+			runs[span.Task] = taskRun{span.Name, span.Plugin, span.Start}
 		}
 	}
-	return drivers
+	return runs
 }
 
 // hostPorts returns the ports of the host that a process of a task got.

@@ -3,57 +3,25 @@ package orphans
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/timeline"
 )
 
 // After the loss of the state file, the tasks continue under each agent until the operator orders their end.
 func TestTasksOfALostStateContinue(t *testing.T) {
 	dir := t.TempDir()
 	allocDirs, allocID := filepath.Join(dir, "alloc"), uuid.NewString()
-	if err := os.MkdirAll(filepath.Join(allocDirs, allocID, "web"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	alloc, err := allocdir.New(allocDirs, allocID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spans := timeline.NewFile(alloc.Open, nil, hclog.NewNullLogger())
-	spans.Recorder("web", nil).StartRun("start", "raw_exec", time.Now())
-	spans.Close()
-	cmd := exec.Command("sleep", "1000")
-	cmd.Env = []string{"NOMAD_ALLOC_ID=" + allocID, "NOMAD_TASK_NAME=web", "NOMAD_HOST_PORT_http=21000"}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		defer close(exited)
-		_ = cmd.Wait() // it is killed
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-exited
-	})
-	pid, err := process.LookupID(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	pid := startUnknownTask(t, allocDirs, allocID, "web", "raw_exec", "NOMAD_HOST_PORT_http=21000")
 	path := filepath.Join(dir, "state.db")
 	nextAgent := func(change func(*Cleaner)) (c *Cleaner, log string, destroyed []string) {
 		t.Helper()

@@ -124,7 +124,7 @@ type StopOptions struct {
 }
 
 // StopAlloc stops an allocation and replaces it. An allocation of a batch or
-// sysbatch job is replaced only with Reschedule.
+// sysbatch job is replaced only with Reschedule, and an adopted one never.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
@@ -138,7 +138,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		}
 		c.setOperation(opAllocStop)
 		a := *old
-		if o.Reschedule {
+		if o.Reschedule && !model.IsAdoptedJob(a.Job) {
 			a.DesiredTransition.Reschedule = new(true)
 		} else {
 			a.DesiredTransition.Migrate = new(true)

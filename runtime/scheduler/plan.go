@@ -220,6 +220,9 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	if p.Node.Ineligible {
 		return nil, &filteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
 	}
+	if model.IsAdoptedJob(job) {
+		return nil, &filteredError{"config of adopted tasks", errors.New("the config of the tasks was lost with the state of the agent: register the job again")}
+	}
 	if err := checkEligible(job, p.Node); err != nil {
 		return nil, err
 	}

@@ -79,6 +79,21 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 	}
 }
 
+// PutTask is like [Store.PutTask], as a part of a larger change.
+func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api.TaskState) {
+	key := allocID + "\x00" + task
+	payload, secret, err := encodeTaskLocal(local)
+	if err == nil {
+		tx.putLocalRecord(taskLocalsTable, allocID, key, payload, secret)
+		payload, err = encode(newTaskState(status))
+	}
+	if err != nil {
+		tx.setError(fmt.Errorf("store task %q: %w", readableKey(key), err))
+		return
+	}
+	tx.putLocalRecord(taskStatesTable, allocID, key, payload, nil)
+}
+
 // PutCheckResult stores the last result of a check. The change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.changeAllocLocalRecord(allocID, func(s *allocLocalRecord) {

@@ -63,6 +63,7 @@ type options struct {
 	logLocation      bool
 	printSystemdUnit bool
 	endUnknown       bool
+	adoptUnknown     bool
 	claimTasks       bool
 }
 
@@ -101,8 +102,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.claimTasks, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
+	f.BoolVar(&o.adoptUnknown, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.endUnknown, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
 	cmd.AddCommand(newStopCommand(s))
 	return cmd
 }
@@ -130,7 +133,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TracesAndMetrics(c, logger)
-	open.OTLP, open.EndUnknown, open.ClaimTasks = traces, o.endUnknown, o.claimTasks
+	open.OTLP, open.EndUnknown, open.AdoptUnknown, open.ClaimTasks = traces, o.endUnknown, o.adoptUnknown, o.claimTasks
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {

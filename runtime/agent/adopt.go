@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/orphans"
+)
+
+// adoptUnknownTasks makes the agent adopt the tasks whose records were lost together with the whole state.
+func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
+	c := a.orphanCleaner
+	c.AdoptUnknown, c.DynamicUsers, c.Node = true, a.config.DynamicUsers, node
+	c.EndFormerPlugins = a.endFormerPlugins
+	c.StoreAdopted = func(ctx context.Context, j orphans.AdoptedJob) error {
+		return a.scheduler.AdoptJob(ctx, j.Job, j.Allocs, j.StoreRecords)
+	}
+}
+
+// endFormerPlugins kills the children of the keeper that run the same command as the present process of a driver: they are
+// processes of the driver whose records were lost. Their tasks become children of the keeper.
+func (a *Agent) endFormerPlugins(_ context.Context, driver string) error {
+	used := make(map[int]bool)
+	var command []byte
+	for _, p := range a.plugins.supervisor.Plugins() {
+		used[p.PID] = true
+		if p.PID != 0 && p.Serves == (supervisor.PluginKey{Type: base.TypeDriver, Name: driver}) {
+			var err error
+			if command, err = readCommandLine(p.PID); err != nil {
+				return err
+			}
+		}
+	}
+	if len(command) == 0 {
+		return fmt.Errorf("driver %q has no process", driver)
+	}
+	for _, pid := range process.Children(a.helperProcesses.keeper.KeeperProcess().PID) {
+		former, err := process.LookupID(pid)
+		if err != nil || used[pid] {
+			continue // the process has exited, or is in use
+		}
+		line, err := readCommandLine(pid)
+		if err != nil || !slices.Equal(line, command) {
+			continue
+		}
+		a.logger.Info("ending a process of a driver whose record was lost", "driver", driver, "pid", pid)
+		if err := former.KillAndWait(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+	}
+	return nil
+}
+
+// readCommandLine returns the arguments of a process, each with a zero byte at its end.
+func readCommandLine(pid int) ([]byte, error) {
+	return os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+}
