@@ -27,7 +27,8 @@ const (
 	labelAllocID  = labelPrefix + "alloc_id"
 	labelTaskName = "nomad-lite.task_name"
 	labelStartID  = "nomad-lite.start_id"
-	labelNodeID   = "nomad-lite.node_id"
+	// labelDirectoryID has the random id of the agent's data directory.
+	labelDirectoryID = "nomad-lite.directory_id"
 )
 
 // containerBuilder turns one start of a task into the options of its container. It does not
@@ -107,6 +108,20 @@ func (b *containerBuilder) setCommand() {
 	}
 }
 
+// setDirectoryLabel adds the label of the data directory. Under Nomad there is none.
+func setDirectoryLabel(labels map[string]string) {
+	if id := sdk.DirectoryID(); id != "" {
+		labels[labelDirectoryID] = id
+	}
+}
+
+// isOfOtherAgent reports whether a container belongs to another data directory whose keeper runs. The directory can be a copy of
+// this one, so that allocations of both have the same ids. A container of a directory without a keeper is a leftover.
+func isOfOtherAgent(labels map[string]string) bool {
+	id := labels[labelDirectoryID]
+	return id != "" && id != sdk.DirectoryID() && sdk.IsDirectoryActive(id)
+}
+
 func (b *containerBuilder) setLabels() error {
 	labels := maps.Clone(b.task.Labels)
 	if labels == nil {
@@ -118,7 +133,8 @@ func (b *containerBuilder) setLabels() error {
 		}
 	}
 	s := b.start
-	labels[labelAllocID], labels[labelTaskName], labels[labelStartID], labels[labelNodeID] = s.AllocID, s.Name, s.ID, s.NodeID
+	labels[labelAllocID], labels[labelTaskName], labels[labelStartID] = s.AllocID, s.Name, s.ID
+	setDirectoryLabel(labels)
 	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // an id without a hyphen is used whole
 	values := map[string]string{
 		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,

@@ -378,6 +378,7 @@ func TestPorts(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
+	t.Setenv("NOMAD_LITE_DIRECTORY_ID", "directory")
 	config, _, err := build(t, map[string]any{"extra_labels": list("job_*", "short_alloc_id")}, map[string]any{"labels": list(map[string]any{"mine": "1"})}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -385,12 +386,12 @@ func TestLabels(t *testing.T) {
 	want := map[string]string{
 		"mine": "1", "com.hashicorp.nomad.alloc_id": "11111111-2222-3333-4444-555555555555", "com.hashicorp.nomad.job_name": "job",
 		"com.hashicorp.nomad.job_id": "", "com.hashicorp.nomad.short_alloc_id": "11111111",
-		"nomad-lite.task_name": "web", "nomad-lite.node_id": "node", "nomad-lite.start_id": "11111111-2222-3333-4444-555555555555/web/0badcafe",
+		"nomad-lite.task_name": "web", "nomad-lite.directory_id": "directory", "nomad-lite.start_id": "11111111-2222-3333-4444-555555555555/web/0badcafe",
 	}
 	if !reflect.DeepEqual(config.Labels, want) {
 		t.Errorf("the labels are %v, want %v", config.Labels, want)
 	}
-	if _, _, err := build(t, nil, map[string]any{"labels": list(map[string]any{labelNodeID: "other"})}, nil); err == nil {
+	if _, _, err := build(t, nil, map[string]any{"labels": list(map[string]any{labelDirectoryID: "other"})}, nil); err == nil {
 		t.Error("a task can set a label of the driver")
 	}
 }

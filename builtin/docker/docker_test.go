@@ -192,27 +192,30 @@ func TestKillOfExitedContainer(t *testing.T) {
 	}
 }
 
-// Only old containers of this node that belong to no task are removed.
+// Only old containers of this data directory that belong to no task are removed.
 func TestDanglingContainers(t *testing.T) {
 	e := newFakeEngine(t)
 	now := time.Now().Unix()
-	labels := func(node, start string) map[string]any { return map[string]any{labelNodeID: node, labelStartID: start} }
+	t.Setenv("NOMAD_LITE_DIRECTORY_ID", "directory")
+	labels := func(directory, start string) map[string]any {
+		return map[string]any{labelDirectoryID: directory, labelStartID: start}
+	}
 	e.handle("GET /containers/json", reply(http.StatusOK, list(
-		map[string]any{"Id": "dangling", "Created": now - 1000, "Labels": labels("node", "gone")},
-		map[string]any{"Id": "young", "Created": now, "Labels": labels("node", "new")},
-		map[string]any{"Id": "owned", "Created": now - 1000, "Labels": labels("node", "known")},
-		map[string]any{"Id": "foreign", "Created": now - 1000, "Labels": labels("other node", "x")},
+		map[string]any{"Id": "dangling", "Created": now - 1000, "Labels": labels("directory", "gone")},
+		map[string]any{"Id": "young", "Created": now, "Labels": labels("directory", "new")},
+		map[string]any{"Id": "owned", "Created": now - 1000, "Labels": labels("directory", "known")},
+		map[string]any{"Id": "foreign", "Created": now - 1000, "Labels": labels("copy of the directory", "gone")},
 	)))
 	e.handle("DELETE /containers/dangling", reply(http.StatusNoContent, nil))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.add(d, "node", "known")
+	d.reaper.add(d, "known")
 	config := d.config.GC.DanglingContainers
 	config.DryRun = true
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
+	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
 		t.Errorf("dry_run has removed a container: %v", err)
 	}
 	config.DryRun = false
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), config, hclog.NewNullLogger()); err != nil {
+	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil {
 		t.Error(err)
 	}
 	for id, want := range map[string]int{"dangling": 1, "young": 0, "owned": 0, "foreign": 0} {

@@ -33,19 +33,21 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 	name := networkContainerName(allocID)
 	existing, err := engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
-	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID:
+	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID && !isOfOtherAgent(existing.Container.Config.Labels):
 		isolation, err := groupNetwork(existing.Container, hostname)
 		return isolation, false, err
 	case err != nil && !isGone(err):
 		return nil, false, engineError(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
+	labels := map[string]string{labelAllocID: allocID}
+	setDirectoryLabel(labels)
 	imageID, err := d.images.infraImage(ctx, config)
 	if err != nil {
 		return nil, false, err
 	}
 	id, err := createContainer(ctx, engine, &client.ContainerCreateOptions{
 		Name:   name,
-		Config: &container.Config{Image: imageID, Hostname: hostname, Labels: map[string]string{labelAllocID: allocID}},
+		Config: &container.Config{Image: imageID, Hostname: hostname, Labels: labels},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    network.NetworkNone,
 			CapDrop:        []string{"ALL"},

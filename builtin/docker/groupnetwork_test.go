@@ -165,14 +165,14 @@ func TestDanglingNetworks(t *testing.T) {
 		id := fmt.Sprint("c", i)
 		summaries = append(summaries, map[string]any{
 			"Id": id, "Created": created, "HostConfig": map[string]any{"NetworkMode": "container:" + c.network},
-			"Labels": map[string]any{labelNodeID: "node", labelAllocID: c.alloc, labelStartID: c.alloc + "/old/1"},
+			"Labels": map[string]any{labelDirectoryID: "directory", labelAllocID: c.alloc, labelStartID: c.alloc + "/old/1"},
 		})
 		e.handle("DELETE /containers/"+id, reply(http.StatusNoContent, nil))
 	}
 	e.handle("GET /containers/json", reply(http.StatusOK, summaries))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.add(d, "node", "live/web/1")
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
+	d.reaper.add(d, "live/web/1")
+	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]int{"c0": 1, "c1": 1, "c2": 1, "pause-lost": 1, "pause-live": 0, "pause-other": 0} {

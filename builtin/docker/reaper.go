@@ -9,34 +9,31 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // reaper removes containers of this agent's tasks that no task of the driver owns, for
-// example because the agent lost its state. Containers of other agents have another node
-// id, and stay.
+// example because the agent lost a record. Containers of agents of other data directories stay.
 type reaper struct {
-	mu      sync.Mutex
-	nodeIDs map[string]bool // nodes whose tasks this process has seen
-	starts  map[string]bool // ids of starts that are in use
-	cancel  context.CancelFunc
+	mu     sync.Mutex
+	starts map[string]bool // ids of starts that are in use
+	cancel context.CancelFunc
 }
 
 // add records a start before its container exists. The first start begins the periodic
 // search.
-func (r *reaper) add(d *Driver, nodeID, startID string) {
+func (r *reaper) add(d *Driver, startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.starts == nil {
-		r.nodeIDs, r.starts = map[string]bool{}, map[string]bool{}
-	}
-	if nodeID != "" {
-		r.nodeIDs[nodeID] = true
+		r.starts = map[string]bool{}
 	}
 	r.starts[startID] = true
-	if r.cancel == nil {
+	if id := sdk.DirectoryID(); r.cancel == nil && id != "" {
 		var ctx context.Context
 		ctx, r.cancel = context.WithCancel(context.Background())
-		go r.run(ctx, d)
+		go r.run(ctx, d, id)
 	}
 }
 
@@ -55,7 +52,7 @@ func (r *reaper) stop() {
 	}
 }
 
-func (r *reaper) run(ctx context.Context, d *Driver) {
+func (r *reaper) run(ctx context.Context, d *Driver, directoryID string) {
 	for {
 		config, engine, err := d.current()
 		if err != nil || !config.GC.DanglingContainers.Enabled {
@@ -63,7 +60,7 @@ func (r *reaper) run(ctx context.Context, d *Driver) {
 		}
 		select {
 		case <-time.After(config.GC.DanglingContainers.period):
-			if err := r.removeDangling(ctx, engine, config.GC.DanglingContainers, hclog.Default()); err != nil {
+			if err := r.removeDangling(ctx, engine, directoryID, config.GC.DanglingContainers, hclog.Default()); err != nil {
 				hclog.Default().Debug("search for containers without a task", "error", err)
 			}
 		case <-ctx.Done():
@@ -73,14 +70,14 @@ func (r *reaper) run(ctx context.Context, d *Driver) {
 }
 
 // removeDangling removes containers that are older than the grace period.
-func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, config danglingConfig, logger hclog.Logger) error {
-	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelStartID)})
+func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, directoryID string, config danglingConfig, logger hclog.Logger) error {
+	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelStartID, labelDirectoryID+"="+directoryID)})
 	if err != nil {
 		return err
 	}
 	for _, c := range list.Items {
 		r.mu.Lock()
-		owned := r.starts[c.Labels[labelStartID]] || !r.nodeIDs[c.Labels[labelNodeID]]
+		owned := r.starts[c.Labels[labelStartID]] || c.Labels[labelDirectoryID] != directoryID
 		r.mu.Unlock()
 		if owned || time.Since(time.Unix(c.Created, 0)) < config.creationGrace {
 			continue
@@ -101,8 +98,7 @@ func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, conf
 }
 
 // removeNetwork removes the container that holds the network of a container without a task,
-// unless another task of the allocation is in use. The container itself has no id of a node,
-// because CreateNetwork does not get it.
+// unless another task of the allocation is in use.
 func (r *reaper) removeNetwork(ctx context.Context, engine *client.Client, c *container.Summary) error {
 	id, ok := strings.CutPrefix(c.HostConfig.NetworkMode, "container:")
 	allocID := c.Labels[labelAllocID]

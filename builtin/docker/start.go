@@ -42,7 +42,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			return nil, err
 		}
 	}
-	d.reaper.add(d, start.NodeID, start.ID)
+	d.reaper.add(d, start.ID)
 	defer func() {
 		if err != nil {
 			d.reaper.remove(start.ID)
@@ -175,7 +175,8 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 		case inspectErr != nil:
 			return "", inspectErr
 		case existing.Container.Config.Labels[labelAllocID] != options.Config.Labels[labelAllocID],
-			existing.Container.Config.Labels[labelTaskName] != options.Config.Labels[labelTaskName]:
+			existing.Container.Config.Labels[labelTaskName] != options.Config.Labels[labelTaskName],
+			isOfOtherAgent(existing.Container.Config.Labels):
 			return "", fmt.Errorf("another container has the name, and it is not of this task: remove it with docker rm: %w", err)
 		default:
 			if err := removeContainer(ctx, engine, existing.Container.ID); err != nil {
@@ -240,7 +241,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	}
 	t.prepareOutput()
 	d.images.addContainer(t.state.ImageID, start.ID)
-	d.reaper.add(d, start.NodeID, start.ID)
+	d.reaper.add(d, start.ID)
 	t.startOutput()
 	return t, nil
 }
@@ -285,12 +286,12 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 	}}
 	t.prepareOutput()
 	d.images.addContainer(t.state.ImageID, start.ID)
-	d.reaper.add(d, start.NodeID, start.ID)
+	d.reaper.add(d, start.ID)
 	t.startOutput()
 	return t, nil
 }
 
-// Sweep removes the containers of a task that is not known to the driver.
+// Sweep removes the containers of a task that is not known to the driver, except those of another agent that runs.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	_, engine, err := d.current()
 	if err != nil {
@@ -302,8 +303,12 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 		return false, engineError(fmt.Errorf("list the containers of the task: %w", err))
 	}
 	var errs []error
+	found := false
 	for _, c := range list.Items {
-		errs = append(errs, removeContainer(ctx, engine, c.ID))
+		if !isOfOtherAgent(c.Labels) {
+			found = true
+			errs = append(errs, removeContainer(ctx, engine, c.ID))
+		}
 	}
-	return len(list.Items) > 0, errors.Join(errs...)
+	return found, errors.Join(errs...)
 }

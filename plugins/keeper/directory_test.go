@@ -81,7 +81,7 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 
 // findRunningDir returns the directory in which FindRunning finds a keeper, and "" if it does not find it.
 func findRunningDir(p process.ID) string {
-	for _, k := range FindRunning("keeper") {
+	for _, k := range FindRunning() {
 		if k.Process == p {
 			return k.Dir
 		}

@@ -20,8 +20,29 @@ type RunningKeeper struct {
 	Dir string
 }
 
-// FindRunning returns the keepers of this user that run on the machine. command is the last argument of their command lines.
-func FindRunning(command string) (keepers []RunningKeeper) {
+// CommandName is the last argument of the command line of a keeper.
+const CommandName = "keeper"
+
+// OwnerFile is the name of the file in a data directory in which the agent writes the random id of the directory, as the
+// field "id" of a JSON object.
+const OwnerFile = "owner"
+
+// HasRunning reports whether a keeper of this user serves the data directory with an id.
+func HasRunning(directoryID string) bool {
+	for _, k := range FindRunning() {
+		var owner struct {
+			ID string `json:"id"`
+		}
+		text, err := os.ReadFile(filepath.Join(k.Dir, OwnerFile))
+		if err == nil && json.Unmarshal(text, &owner) == nil && owner.ID == directoryID {
+			return true
+		}
+	}
+	return false
+}
+
+// FindRunning returns the keepers of this user that run on the machine.
+func FindRunning() (keepers []RunningKeeper) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -32,7 +53,7 @@ func FindRunning(command string) (keepers []RunningKeeper) {
 			continue
 		}
 		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil || !bytes.HasSuffix(cmdline, []byte("\x00"+command+"\x00")) {
+		if err != nil || !bytes.HasSuffix(cmdline, []byte("\x00"+CommandName+"\x00")) {
 			continue
 		}
 		p, err := process.LookupID(pid)

@@ -9,6 +9,10 @@ import (
 // which plugins inherit.
 const EnvSocket = "NOMAD_LITE_KEEPER"
 
+// EnvDirectoryID is the name of the environment variable with the random id of the agent's data directory, which
+// plugins inherit.
+const EnvDirectoryID = "NOMAD_LITE_DIRECTORY_ID"
+
 var (
 	// ErrExitStatusUnknown means that no process has recorded the exit status of a process,
 	// which can no longer be determined. It is a valid result, which callers must report as

@@ -26,10 +26,10 @@ const (
 )
 
 // Environ returns the environment of a plugin: the variables of environ, the agent's
-// environment, whose names are in allow, and the address of the keeper. NAME* in allow matches
+// environment, whose names are in allow, the address of the keeper, and the id of the data directory. NAME* in allow matches
 // every name with the prefix NAME. A nil allow permits all variables but those in
 // [base.EnvDenylist]. The agent's own variables and handshakeVars are never included.
-func Environ(environ, allow []string, keeperSocket string) []string {
+func Environ(environ, allow []string, keeperSocket, directoryID string) []string {
 	var env []string
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
@@ -40,6 +40,9 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 	}
 	if keeperSocket != "" {
 		env = append(env, keeper.EnvSocket+"="+keeperSocket)
+	}
+	if directoryID != "" {
+		env = append(env, keeper.EnvDirectoryID+"="+directoryID)
 	}
 	return env
 }

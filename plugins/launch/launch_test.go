@@ -94,7 +94,7 @@ func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 		Path:         "/plugins/tester",
 		Executable:   exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), nil, ""), noRaceExitSleepEnv, testRunEnv),
+		Env:          append(Environ(os.Environ(), nil, "", ""), noRaceExitSleepEnv, testRunEnv),
 		SocketDir:    dir,
 		Keeper:       newInProcessKeeper(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -669,10 +669,10 @@ func TestPluginEnvironment(t *testing.T) {
 		"HOME=/root", "NOMAD_TOKEN=secret1", "AWS_SECRET_ACCESS_KEY=secret2", "NOMAD_LITE_TOKEN=secret3",
 		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
 		"NOMAD_LITE_PLUGIN_DEBUG=x=/y",
-	}, nil, "/run/keeper.sock")
+	}, nil, "/run/keeper.sock", "an-id")
 	mustStartPlugin(t, cfg)
 	for _, want := range []string{
-		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_PLUGIN_DEBUG=x=/y", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
+		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_PLUGIN_DEBUG=x=/y", "env NOMAD_LITE_KEEPER=/run/keeper.sock", "env NOMAD_LITE_DIRECTORY_ID=an-id",
 		"env NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 		"env PLUGIN_MIN_PORT=10000", "env PLUGIN_MAX_PORT=25000", "env PLUGIN_PROTOCOL_VERSIONS=2",
 		"env PLUGIN_UNIX_SOCKET_DIR=" + cfg.SocketDir, "argv0 /plugins/tester",
@@ -694,7 +694,7 @@ func TestPluginInheritsAllowedEnv(t *testing.T) {
 		{[]string{"AWS_SECRET_ACCESS_KEY"}, []string{"AWS_SECRET_ACCESS_KEY=s"}},
 		{[]string{"*"}, []string{"PATH=/bin", "LC_TIME=C", "LC=x", "AWS_SECRET_ACCESS_KEY=s", "DB_PASSWORD=s"}},
 	} {
-		if got := Environ(environ, tt.allow, ""); !slices.Equal(got, tt.want) {
+		if got := Environ(environ, tt.allow, "", ""); !slices.Equal(got, tt.want) {
 			t.Errorf("%v: %v, want %v", tt.allow, got, tt.want)
 		}
 	}

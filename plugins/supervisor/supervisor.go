@@ -60,9 +60,9 @@ type Config struct {
 	Catalog *catalog.Catalog
 	Keeper  launch.Keeper
 
-	// KeeperSocket is the path of the keeper's socket, which plugins get in their
-	// environment.
-	KeeperSocket string
+	// KeeperSocket is the path of the keeper's socket, and DirectoryID the random id of the data
+	// directory. Plugins get both in their environment.
+	KeeperSocket, DirectoryID string
 
 	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
 	// launch.MaxSocketDirLen. It is called before each start of a plugin, and must create the

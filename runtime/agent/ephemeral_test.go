@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -58,10 +59,10 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "that state cannot be read"},
-		"a task without a process, and the state of the agent was removed": {otherID, func(t *testing.T, dir string) { write(t, dir, ownerFile) },
+		"a task without a process, and the state of the agent was removed": {otherID, func(t *testing.T, dir string) { write(t, dir, keeper.OwnerFile) },
 			"1 allocations (0d6a2d65) whose agent has lost its state file"},
 		"the agent was here, and its tasks have ended": {otherID, func(t *testing.T, dir string) {
-			write(t, dir, ownerFile)
+			write(t, dir, keeper.OwnerFile)
 			putMeta(t, dir, state.DirectoryOwnerName, &state.DirectoryOwner{ID: "i"})
 		}, ""},
 		"the agent has recorded an unknown allocation": {otherID, func(t *testing.T, dir string) { putMeta(t, dir, state.UnknownAllocPrefix+otherID, true) },

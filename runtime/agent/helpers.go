@@ -16,11 +16,8 @@ import (
 // as the agent.
 const argv0 = "nomad-lite"
 
-// keeperCommand is the hidden command that starts a keeper.
-const keeperCommand = "keeper"
-
 // keeperArgs is the command line of the keeper.
-var keeperArgs = []string{argv0, keeperCommand}
+var keeperArgs = []string{argv0, keeper.CommandName}
 
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {

@@ -179,6 +179,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Catalog:      a.config.Plugins,
 		Keeper:       a.helperProcesses.keeper,
 		KeeperSocket: a.helperProcesses.keeper.Socket(),
+		DirectoryID:  a.directoryID(),
 		SocketDir:    a.helperProcesses.sockets.restoreDir,
 		DriverConfig: driverConfig(settings, a.host),
 		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: nodeForHooks(nodeID, settings)},

@@ -31,10 +31,7 @@ func (e *CopyError) Error() string {
 	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.Dir, e.Owner, e.Inode)
 }
 
-// ownerFile is the file in a data directory that has its directoryOwner, for the agents of other directories.
-const ownerFile = "owner"
-
-// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in ownerFile.
+// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
 type directoryOwner struct {
 	ID     string     `json:"id"`   // random, of the state; a copy of the directory has the same
 	Boot   string     `json:"boot"` // see bootKey
@@ -139,6 +136,15 @@ func newOwnershipFacts(path string, recorded *directoryOwner, findOther ownerFin
 	return f, nil
 }
 
+// directoryID returns the random id of the data directory. A directory whose state ends with the agent has another one under
+// each agent.
+func (a *Agent) directoryID() string {
+	if a.directoryIdentity == nil {
+		return uuid.NewString()
+	}
+	return a.directoryIdentity.owner.ID
+}
+
 // identifyDirectory returns the present identity of a directory.
 func identifyDirectory(path string) (o directoryOwner, err error) {
 	o.Path = path
@@ -190,7 +196,7 @@ func ownerOfRecord(r *state.DirectoryOwner) *directoryOwner {
 }
 
 // findOwnerOfTasks returns the directory that owns the tasks of the state of a directory, if that is another directory, and nil
-// otherwise. contents is the state; nil if it cannot be read. The file ownerFile, which a copy of all files has, replaces it then.
+// otherwise. contents is the state; nil if it cannot be read. The file keeper.OwnerFile, which a copy of all files has, replaces it then.
 func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, error) {
 	recorded := readOwnerFile(path)
 	if contents != nil {
@@ -214,7 +220,7 @@ func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, e
 
 // readOwnerFile returns the owner that the file in a data directory names, and nil if the file is missing or damaged.
 func readOwnerFile(dir string) *directoryOwner {
-	text, err := os.ReadFile(filepath.Join(dir, ownerFile))
+	text, err := os.ReadFile(filepath.Join(dir, keeper.OwnerFile))
 	o := new(directoryOwner)
 	if err != nil || json.Unmarshal(text, o) != nil {
 		return nil
@@ -243,7 +249,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 	if err != nil {
 		return fmt.Errorf("record the owner of the state: %w", err)
 	}
-	path := filepath.Join(i.dir, ownerFile)
+	path := filepath.Join(i.dir, keeper.OwnerFile)
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		return err
 	}
@@ -252,7 +258,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 
 // findOtherOwner returns another directory with the same id whose keeper runs.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
-	for _, k := range keeper.FindRunning(keeperCommand) {
+	for _, k := range keeper.FindRunning() {
 		if o := readOwnerFile(k.Dir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
 			return o, o.Agent.Alive()
 		}
