@@ -2,46 +2,39 @@ package store
 
 import (
 	"flag"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 var update = flag.Bool("update", false, "rewrite the list of stored fields and the directory testdata/state/next")
 
-// storedRecord is a kind of records in the state file.
-type storedRecord struct {
-	name string // name of the table, and, for a table with several kinds, the key or the prefix of the keys
-	typ  reflect.Type
-}
-
-// storedRecords returns the kinds of records in the state file.
-func storedRecords() []storedRecord {
-	records := []storedRecord{
-		{metaBucket + " " + indexKey, reflect.TypeFor[tableIndexRecord]()},
-		{quarantineBucket, reflect.TypeFor[quarantinedRecord]()},
-		{jobBucket, reflect.TypeFor[api.Job]()},
-		{string(Variables) + " (sealed)", reflect.TypeFor[map[string]string]()},
-		{string(taskLocalsTable) + " (sealed)", reflect.TypeFor[state.TaskSecrets]()},
-		{string(taskStatesTable) + " (written)", reflect.TypeFor[taskStateRecord]()},
+// storedRecords returns the kinds of records in the state file. The name of a record is the name of the table, and, for a
+// table with several kinds, the key or the prefix of the keys.
+func storedRecords() []goldenfields.Record {
+	records := []goldenfields.Record{
+		{Name: metaBucket + " " + indexKey, Type: reflect.TypeFor[tableIndexRecord]()},
+		{Name: quarantineBucket, Type: reflect.TypeFor[quarantinedRecord]()},
+		{Name: jobBucket, Type: reflect.TypeFor[api.Job]()},
+		{Name: string(Variables) + " (sealed)", Type: reflect.TypeFor[map[string]string]()},
+		{Name: string(taskLocalsTable) + " (sealed)", Type: reflect.TypeFor[state.TaskSecrets]()},
+		{Name: string(taskStatesTable) + " (written)", Type: reflect.TypeFor[taskStateRecord]()},
 	}
 	for _, k := range tableDefs {
 		if k.table != agentMetaTable {
-			records = append(records, storedRecord{string(k.table), reflect.TypeOf(k.newRecord("")).Elem()})
+			records = append(records, goldenfields.Record{Name: string(k.table), Type: reflect.TypeOf(k.newRecord("")).Elem()})
 		}
 	}
 	for _, kind := range state.AgentRecords {
-		records = append(records, storedRecord{string(agentMetaTable) + " " + kind.Name, reflect.TypeOf(kind.New()).Elem()})
+		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.Name, Type: reflect.TypeOf(kind.New()).Elem()})
 	}
 	return records
 }
@@ -49,95 +42,19 @@ func storedRecords() []storedRecord {
 // storedTypes returns one zero value of each type that the store encodes.
 func storedTypes() (values []any) {
 	for _, r := range storedRecords() {
-		values = append(values, reflect.Zero(r.typ).Interface())
+		values = append(values, reflect.Zero(r.Type).Interface())
 	}
 	return values
 }
 
-// listFields returns a line for each kind of records and for each field of their types, sorted: the name, a space, and
-// the kind of the value.
-func listFields(records []storedRecord) []string {
-	lines := make(map[string]bool)
-	var add func(t reflect.Type)
-	add = func(t reflect.Type) {
-		switch t.Kind() {
-		case reflect.Map:
-			add(t.Key())
-			add(t.Elem())
-		case reflect.Pointer, reflect.Slice, reflect.Array:
-			add(t.Elem())
-		case reflect.Struct:
-			if !isStruct(t) {
-				return
-			}
-			for _, f := range storedFields(t) {
-				line := fmt.Sprintf("%s.%s %s", t, f.name, kindOf(f.typ))
-				if !lines[line] {
-					lines[line] = true
-					add(f.typ)
-				}
-			}
+// listFields returns a line for each kind of records and for each field of their types.
+func listFields(records []goldenfields.Record) []string {
+	return goldenfields.List(records, func(t reflect.Type) (fields []goldenfields.Field) {
+		for _, f := range storedFields(t) {
+			fields = append(fields, goldenfields.Field{Name: f.name, Type: f.typ})
 		}
-	}
-	for _, r := range records {
-		lines[strings.ReplaceAll(r.name, " ", "/")+" "+kindOf(r.typ)] = true
-		add(r.typ)
-	}
-	return slices.Sorted(maps.Keys(lines))
-}
-
-// kindOf returns a description of the values of a type in the file.
-func kindOf(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return "*" + kindOf(t.Elem())
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			return "bytes"
-		}
-		return "[]" + kindOf(t.Elem())
-	case reflect.Map:
-		return "map[" + kindOf(t.Key()) + "]" + kindOf(t.Elem())
-	case reflect.Struct:
-		if t == reflect.TypeFor[time.Time]() {
-			return "time"
-		}
-		return t.String()
-	case reflect.Interface:
-		return "any"
-	}
-	return t.Kind().String()
-}
-
-// compareFields compares two lists of listFields, and returns what the difference means for stored records.
-func compareFields(golden, current []string, aliases map[string]string) (problems []string) {
-	toMap := func(lines []string) map[string]string {
-		kinds := make(map[string]string)
-		for _, line := range lines {
-			name, kind, _ := strings.Cut(line, " ")
-			kinds[name] = kind
-		}
-		return kinds
-	}
-	was, is := toMap(golden), toMap(current)
-	for _, name := range slices.Sorted(maps.Keys(was)) {
-		now := name
-		if alias, ok := aliases[name]; ok {
-			now = name[:strings.LastIndex(name, ".")+1] + alias
-		}
-		switch kind, ok := is[now]; {
-		case !ok:
-			problems = append(problems, fmt.Sprintf("%s has disappeared: files have values under this name, which would be lost. Give the field this name again (in a record of runtime/state with the tag \"store\"), or map the name to the present one in fieldAliases", name))
-		case kind != was[name]:
-			problems = append(problems, fmt.Sprintf("%s was %s and is %s: stored values would not be read. Restore the kind, or store the new kind under a new name", name, was[name], kind))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(is)) {
-		if was[name] == "" {
-			problems = append(problems, name+" is not in the list: add it with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
-		}
-	}
-	return problems
+		return fields
+	})
 }
 
 const goldenFields = "testdata/fields.golden"
@@ -160,13 +77,16 @@ func TestStoredFields(t *testing.T) {
 	mustSucceed(t, err)
 	current := listFields(storedRecords())
 	golden := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-	problems := compareFields(golden, current, fieldAliases)
-	if *update && (len(releasedStates(t)) == 0 || !slices.ContainsFunc(problems, func(p string) bool { return !strings.Contains(p, "is not in the list") })) {
+	problems := goldenfields.Compare(golden, current, fieldAliases)
+	if *update && (len(releasedStates(t)) == 0 || !slices.ContainsFunc(problems, func(p string) bool { return !strings.HasSuffix(p, goldenfields.IsNewText) })) {
 		mustSucceed(t, os.WriteFile(goldenFields, []byte(strings.Join(current, "\n")+"\n"), 0o644))
 		return
 	}
 	for _, p := range problems {
 		t.Error(p)
+	}
+	if t.Failed() {
+		t.Log("give a field that has disappeared its name again (in a record of runtime/state with the tag \"store\"), or map the name to the present one in fieldAliases; add a new one to the list with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
 	}
 	if t.Failed() && len(releasedStates(t)) == 0 {
 		t.Error("no version was released yet, so that no file must be read: the list can be made anew with go test ./runtime/store -run TestStoredFields -update, in one commit with make state-fixture")
@@ -191,10 +111,10 @@ func TestEachAliasAndSecretFieldExists(t *testing.T) {
 	}
 }
 
-func TestCompareFields(t *testing.T) {
+func TestFieldChangesAreFound(t *testing.T) {
 	// The tables are types of one name, before and after a change.
-	type records = []storedRecord
-	record := func(zero any) records { return records{{"agent x/", reflect.TypeOf(zero)}} }
+	type records = []goldenfields.Record
+	record := func(zero any) records { return records{{Name: "agent x/", Type: reflect.TypeOf(zero)}} }
 	listOf := func(zero any) []string {
 		lines := listFields(record(zero))
 		for i := range lines {
@@ -230,7 +150,7 @@ func TestCompareFields(t *testing.T) {
 		"the Nomad API has one field more": {remove(golden, "api.Task.Leader bool"), golden, nil, []string{"api.Task.Leader is not in the list"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := compareFields(test.golden, test.current, test.aliases)
+			got := goldenfields.Compare(test.golden, test.current, test.aliases)
 			if len(got) != len(test.want) {
 				t.Fatalf("got %q, want %q", got, test.want)
 			}

@@ -227,8 +227,8 @@ func TestStateFixtureIsComplete(t *testing.T) {
 		found[name] = true // each state has these
 	}
 	for _, r := range storedRecords() {
-		if !found[r.name] {
-			t.Errorf("no record of %s", r.name)
+		if !found[r.Name] {
+			t.Errorf("no record of %s", r.Name)
 		}
 	}
 }
