@@ -16,6 +16,9 @@ type StartMark struct {
 	Data   []byte // belongs to the program that wrote the mark
 }
 
+// ErrStartMarkDamaged means that there is a mark of a start whose content cannot be read, now or later.
+var ErrStartMarkDamaged = errors.New("damaged mark of a start")
+
 const startMarkAttr = "user.nomad-lite.start"
 
 // The first bytes of a mark. They have one length, so that a mark in a file can be overwritten in place.
@@ -47,7 +50,7 @@ func (m StartMark) text() []byte {
 }
 
 // ReadStartMark returns the mark of an open cgroup, or of an open file. The error is fs.ErrNotExist if it has
-// none.
+// none, and ErrStartMarkDamaged if a repeated call would have the same error.
 func ReadStartMark(f *os.File) (StartMark, error) {
 	buffer := make([]byte, 16<<10)
 	n, err := unix.Fgetxattr(int(f.Fd()), startMarkAttr, buffer)
@@ -70,7 +73,7 @@ func ReadStartMark(f *os.File) (StartMark, error) {
 	if data, ok := bytes.CutPrefix(text, preparedPrefix); ok {
 		return StartMark{Data: data}, nil
 	}
-	return StartMark{}, fmt.Errorf("the mark of %s is unreadable", f.Name())
+	return StartMark{}, fmt.Errorf("%s: %w", f.Name(), ErrStartMarkDamaged)
 }
 
 // RemoveStartMark removes the mark of a cgroup.

@@ -1119,6 +1119,29 @@ func TestStartThatIsInProgressAtRestore(t *testing.T) {
 	}
 }
 
+// A driver that cannot find out about an interrupted start is asked again, and the task has one event with the reason.
+func TestInterruptedStartOfUndecidedDriverHasAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", `
+			task "web" {
+				driver = "fake"
+				config { start_for = "2s" }
+			}`)), func(c *Config) {
+			w := c.Drivers.(*fakeDrivers)
+			w.findsUnknownTasks, w.diesAfterStart, w.recoveryInconclusive = true, true, true
+		})
+		a.advance(time.Minute)
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Driver]")
+		a.drivers.mu.Lock()
+		a.drivers.recoveryInconclusive = false
+		a.drivers.mu.Unlock()
+		a.advance(time.Minute)
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Driver Started]")
+		wantEqual(t, "starts", a.startCount("web"), "1")
+		a.Stop()
+	})
+}
+
 // The plugin dies during StartTask, and the agent lives. With a driver that leaves no mark the start counts as executed.
 func TestStartDuringWhichThePluginDies(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -47,7 +47,11 @@ func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfi
 		search := *config
 		search.ID = id
 		if err := q.calls.of(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
-			return classifySearch(ctx, err), nil, err
+			answer := classifySearch(ctx, err)
+			if driver.IsRecoverable(err) {
+				err = &inconclusiveRecoveryError{err} // the task gets an event, and the calls are not repeated every second
+			}
+			return answer, nil, err
 		}
 		status, err = d.InspectTask(ctx, id)
 	}

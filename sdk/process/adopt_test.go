@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -148,5 +150,39 @@ func TestNoMarkWithoutKeeper(t *testing.T) {
 	startProcess(t, s, shellCommand("sleep 1000"))
 	if mark, err := readMark(s); mark != nil || err != nil {
 		t.Errorf("mark %+v, %v", mark, err)
+	}
+}
+
+// A mark that cannot be read is a mark: the start counts as executed, and the host does not ask for ever.
+func TestAdoptWithUnreadableMark(t *testing.T) {
+	for name, damage := range map[string]func(*sdk.StartRequest, string) error{
+		"unknown prefix": func(_ *sdk.StartRequest, file string) error { return os.WriteFile(file, []byte("x"), 0o600) },
+		"cut off": func(_ *sdk.StartRequest, file string) error {
+			return os.WriteFile(file, []byte("forked   \x84"), 0o600)
+		},
+		"no file of a start": func(_ *sdk.StartRequest, file string) error { return os.Symlink("/etc/passwd", file) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStartRequest(t)
+				if err := damage(s, filepath.Join(s.TaskDir(), ".start-00000000")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := Adopt(t.Context(), s); err == nil || errors.Is(err, sdk.ErrNotExecuted) || driver.IsRecoverable(err) {
+					t.Errorf("Adopt returns %v, want an unknown exit status", err)
+				}
+			})
+		})
+	}
+}
+
+// Without descriptors, it is unknown whether there is a mark.
+func TestAdoptWithoutDescriptors(t *testing.T) {
+	s := newStartRequest(t)
+	restore := processtest.LimitDescriptors(t, 0)
+	_, err := Adopt(t.Context(), s)
+	restore()
+	if !driver.IsRecoverable(err) {
+		t.Errorf("Adopt returns %v, want a recoverable error", err)
 	}
 }

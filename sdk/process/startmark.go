@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -184,6 +185,33 @@ func readMark(start *sdk.StartRequest) (*markData, error) {
 	return nil, err
 }
 
+const (
+	markReadAttempts = 5
+	markReadDelay    = 200 * time.Millisecond
+)
+
+// readMarkWithRetry returns the mark of a start, or nil if the start has left none. The error is marked by
+// [sdk.Recoverable] if this process had no resources to read the mark, or if ctx is done. Any other error lasts:
+// there is a mark that cannot be read, so that the start counts as executed.
+func readMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*markData, error) {
+	for attempt := 1; ; attempt++ {
+		mark, err := readMark(start)
+		switch {
+		case err == nil:
+			return mark, nil
+		case process.IsResourceExhausted(err):
+			return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", err))
+		case errors.Is(err, process.ErrStartMarkDamaged) || attempt == markReadAttempts:
+			return nil, fmt.Errorf("exit status unknown: read the mark of the start of task %q: %w", start.Name, err)
+		}
+		select {
+		case <-time.After(markReadDelay):
+		case <-ctx.Done():
+			return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", errors.Join(context.Cause(ctx), err)))
+		}
+	}
+}
+
 // readOpenMark closes the cgroup or the file. It returns nil for the mark of another start.
 func readOpenMark(f *os.File, startID string) (*markData, error) {
 	defer f.Close()
@@ -193,7 +221,7 @@ func readOpenMark(f *os.File, startID string) (*markData, error) {
 	}
 	data := &markData{}
 	if err := json.Unmarshal(mark.Data, data); err != nil {
-		return nil, fmt.Errorf("the mark of %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w: %w", f.Name(), process.ErrStartMarkDamaged, err)
 	}
 	if data.StartID != startID {
 		return nil, nil
@@ -222,9 +250,9 @@ func AdoptWithLauncher(ctx context.Context, start *sdk.StartRequest, l Launcher)
 
 // AdoptCore is [Adopt] for a task that runs no other commands.
 func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
-	mark, err := readMark(start)
+	mark, err := readMarkWithRetry(ctx, start)
 	if err != nil {
-		return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", err))
+		return nil, err
 	}
 	if mark == nil {
 		return nil, sdk.ErrNotExecuted
