@@ -2,13 +2,13 @@ package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
@@ -40,7 +40,7 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*markData)) {
 		t.Fatalf("mark %+v, %v", mark, err)
 	}
 	change(mark)
-	data, err := json.Marshal(mark)
+	data, err := hclspec.MarshalState(mark)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,22 +10,24 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // markData is the data of the mark that a start leaves before it forks, for the next process of the driver: see
-// [Adopt]. The mark is on the task's cgroup or, without one, in a file.
+// [Adopt]. The mark is on the task's cgroup or, without one, in a file. It is encoded as the state of a task, and
+// does not become shorter when the process is added.
 type markData struct {
-	StartID string
-	State   State // its PID is 0 in a mark that is not Forked
-	// OldestStartTime is the start time of the oldest process that the start can have.
-	OldestStartTime uint64
+	StartID string `codec:"start_id"`
+	State   State  `codec:"process"` // its PID is 0 in a mark that is not Forked
 
-	// Staged means that the process executes nothing before the mark is Forked. It is omitted if it is not set,
-	// because a mark in a file must not become shorter.
-	Staged bool `json:",omitempty"`
+	// OldestStartTime is the start time of the oldest process that the start can have.
+	OldestStartTime uint64 `codec:"oldest_start_time"`
+
+	// Staged means that the process executes nothing before the mark is Forked.
+	Staged bool `codec:"staged"`
 }
 
 // marksStarts reports whether a start leaves a mark. Nomad sends no such request.
@@ -76,7 +77,7 @@ func (m *startMark) setForked() error {
 
 func (m *startMark) write() error {
 	m.data.State = m.p.Snapshot()
-	data, err := json.Marshal(m.data)
+	data, err := hclspec.MarshalState(m.data)
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func readOpenMark(f *os.File, startID string) (*markData, error) {
 		return nil, err
 	}
 	data := &markData{}
-	if err := json.Unmarshal(mark.Data, data); err != nil {
+	if err := hclspec.UnmarshalState(mark.Data, data); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", f.Name(), process.ErrStartMarkDamaged, err)
 	}
 	if data.StartID != startID {

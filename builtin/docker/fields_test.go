@@ -1,0 +1,13 @@
+package docker
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
+)
+
+// The driver of another build reads the state of a running task.
+func TestStateKeepsItsFields(t *testing.T) {
+	goldenfields.CheckCodec(t, reflect.TypeFor[taskState]())
+}

@@ -1,0 +1,13 @@
+package process
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
+)
+
+// The driver of another build reads the mark of a start.
+func TestMarkKeepsItsFields(t *testing.T) {
+	goldenfields.CheckCodec(t, reflect.TypeFor[markData]())
+}
