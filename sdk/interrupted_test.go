@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -147,5 +148,19 @@ func TestAdopt(t *testing.T) {
 	}
 	if err := plain.RecoverTask(t.Context(), search); err == nil {
 		t.Error("a driver without Adopt adopts")
+	}
+}
+
+// The schema of the driver can have changed since the start: a key that the driver no longer has does not lose the task.
+func TestAdoptAcceptsAConfigOfAnEarlierSchema(t *testing.T) {
+	s := newTestServer(&adoptingDriver{allMethodsDriver: &allMethodsDriver{}})
+	s.hostIsNomadLite = true
+	config := testTaskConfig()
+	var err error
+	if config.DriverConfig, err = hclspec.MarshalState(map[string]any{"removed": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecoverTask(t.Context(), &driver.Handle{Config: config}); err != nil {
+		t.Error(err)
 	}
 }

@@ -315,7 +315,7 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.name)
 	}
 	start := s.newStartRequest(*handle.Config)
-	start.StateVersion, start.state = handle.Version, handle.DriverState
+	start.StateVersion, start.state, start.adopting = handle.Version, handle.DriverState, handle.Version == 0
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}

@@ -21,9 +21,10 @@ type StartRequest struct {
 	// this is not a recovery.
 	StateVersion int32
 
-	state  []byte
-	events *eventBroadcaster
-	logger hclog.Logger
+	state    []byte
+	adopting bool // Adopt gets this request
+	events   *eventBroadcaster
+	logger   hclog.Logger
 }
 
 // Config decodes the task's config block into dst, a pointer to a struct whose fields
@@ -31,14 +32,14 @@ type StartRequest struct {
 //
 // The struct must have a field for each key of the task schema, of a type that can hold
 // each value: otherwise Config returns an error that names the key, so that no value is
-// lost silently. In Recover, where the block may match an earlier version of the
+// lost silently. In Recover and Adopt, where the block may match an earlier version of the
 // schema, Config does not check that.
 func (s *StartRequest) Config(dst any) error {
 	if len(s.DriverConfig) == 0 {
 		return nil
 	}
 	unmarshal := hclspec.UnmarshalExact
-	if s.StateVersion != 0 {
+	if s.StateVersion != 0 || s.adopting {
 		unmarshal = hclspec.Unmarshal
 	}
 	if err := unmarshal(s.DriverConfig, dst); err != nil {

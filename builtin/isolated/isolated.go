@@ -2,7 +2,6 @@ package isolated
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -109,18 +108,21 @@ func newTask(c *Config, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) 
 	return t, err
 }
 
-// AdoptCommand finds the process of a start whose plugin process has died in StartCommand.
-func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) {
-	t, err := newTask(d.currentConfig(), start, tc)
-	if err != nil {
-		// Start has failed with the same error, unless the operator has changed the configuration since.
-		if _, adoptErr := process.AdoptCore(ctx, start); errors.Is(adoptErr, sdk.ErrNotExecuted) {
-			return nil, adoptErr
+// AdoptCommand finds the process of a start whose plugin process has died in StartCommand. The function decode
+// returns the options of the task.
+func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, decode func() (*TaskConfig, error)) (*Task, error) {
+	return process.AdoptTask(ctx, start, func(p *process.Core) (*Task, error) {
+		tc, err := decode()
+		if err != nil {
+			return nil, err
 		}
-		return nil, err
-	}
-	t.Process, err = process.AdoptWithLauncher(ctx, start, sandbox.New(start, t.options))
-	return t, err
+		t, err := newTask(d.currentConfig(), start, tc)
+		if err != nil {
+			return nil, err // the operator has changed the configuration since, or the user was not found
+		}
+		t.Process = process.NewProcess(p, sandbox.New(start, t.options))
+		return t, nil
+	})
 }
 
 // Recover recovers the process of a task.

@@ -105,11 +105,11 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 
 // Adopt finds the Java program of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
-	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
-		return nil, err
-	}
-	return d.AdoptCommand(ctx, start, &tc.TaskConfig)
+	return d.AdoptCommand(ctx, start, func() (*isolated.TaskConfig, error) {
+		var tc taskConfig
+		err := start.Config(&tc)
+		return &tc.TaskConfig, err
+	})
 }
 
 // commandLine returns the arguments of the program java.

@@ -162,15 +162,13 @@ func closeFiles(files []*os.File) {
 
 // Adopt finds the virtual machine of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	core, err := process.AdoptCore(ctx, start)
-	if err != nil {
-		return nil, err
-	}
-	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
-		return nil, err
-	}
-	return newTask(core, start, tc.GracefulShutdown), nil
+	return process.AdoptTask(ctx, start, func(core *process.Core) (*task, error) {
+		var tc taskConfig
+		if err := start.Config(&tc); err != nil {
+			return nil, err
+		}
+		return newTask(core, start, tc.GracefulShutdown), nil
+	})
 }
 
 // Recover recovers the virtual machine of a task.

@@ -176,18 +176,16 @@ func newTask(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
 
 // Adopt finds the process of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	adopted, err := process.Adopt(ctx, start)
-	if err != nil {
-		return nil, err
-	}
-	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
-		return nil, err
-	}
-	c := d.currentConfig()
-	t := newTask(&c, &tc, start)
-	t.Process = adopted
-	return t, nil
+	return process.AdoptTask(ctx, start, func(p *process.Core) (*task, error) {
+		var tc taskConfig
+		if err := start.Config(&tc); err != nil {
+			return nil, err
+		}
+		c := d.currentConfig()
+		t := newTask(&c, &tc, start)
+		t.Process = process.NewProcess(p, nil)
+		return t, nil
+	})
 }
 
 // Recover recovers the process of a task.

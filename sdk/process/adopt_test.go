@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -184,5 +186,40 @@ func TestAdoptWithoutDescriptors(t *testing.T) {
 	restore()
 	if !driver.IsRecoverable(err) {
 		t.Errorf("Adopt returns %v, want a recoverable error", err)
+	}
+}
+
+// An adopted process that the driver cannot make a task of is neither lost nor kept from a later call.
+func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
+	k := startKeeper(t)
+	s := newStartRequest(t)
+	startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
+	t.Cleanup(func() {
+		if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	denied := errors.New("denied user")
+	var core *Core
+	_, err := AdoptTask(t.Context(), s, func(p *Core) (*Process, error) {
+		core = p
+		return nil, denied
+	})
+	if !errors.Is(err, denied) || !driver.IsRecoverable(err) {
+		t.Fatalf("AdoptTask returns %v, want a recoverable %v", err, denied)
+	}
+	if core.isTaskOwner() || core.fd != nil && core.fd.Signal(unix.SIGKILL) == nil {
+		t.Error("the process is not released")
+	}
+	p, err := AdoptTask(t.Context(), s, func(p *Core) (*Process, error) { return &Process{p}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	createTriggerFile(t, s)
+	if got := waitExit(t, p); got != exitCodeSeven {
+		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
+	}
+	if err := p.Destroy(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

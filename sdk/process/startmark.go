@@ -236,17 +236,46 @@ func readOpenMark(f *os.File, startID string) (*markData, error) {
 // Adopt finds the process of a start during which the plugin process that was starting it died. It implements the
 // contract of [sdk.Adopter]: the process that [Start] has forked is found by the mark that Start leaves before the fork.
 func Adopt(ctx context.Context, start *sdk.StartRequest) (*Process, error) {
-	return AdoptWithLauncher(ctx, start, nil)
-}
-
-// AdoptWithLauncher is [Adopt] for a task that is started with a Command.Launcher.
-func AdoptWithLauncher(ctx context.Context, start *sdk.StartRequest, l Launcher) (*Process, error) {
 	p, err := AdoptCore(ctx, start)
 	if err != nil {
 		return nil, err
 	}
+	return NewProcess(p, nil), nil
+}
+
+// AdoptTask is [AdoptCore] for a driver whose tasks are made from the process and the request. If newTask returns an
+// error, the process stays as it is, and AdoptTask returns the error marked by [sdk.Recoverable]: the host calls
+// again, and neither loses a running task nor its exit status.
+func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func(*Core) (T, error)) (T, error) {
+	var none T
+	p, err := AdoptCore(ctx, start)
+	if err != nil {
+		return none, err
+	}
+	task, err := newTask(p)
+	if err != nil {
+		release(p)
+		return none, sdk.Recoverable(fmt.Errorf("adopt process %d of task %q, which this driver has started: %w", p.id.PID, start.Name, err))
+	}
+	return task, nil
+}
+
+// release gives up a process without a change to it, so that a later call can adopt it.
+func release(p *Core) {
+	p.releaseMu.Lock()
+	defer p.releaseMu.Unlock()
+	p.pidReleased = true
+	if p.fd != nil {
+		p.fd.Close()
+	}
+	p.releaseTaskOwnership(nil)
+}
+
+// NewProcess returns a Process for an adopted task. The launcher, which is nil if the task was started without a
+// Command.Launcher, starts the commands that run in the task later.
+func NewProcess(p *Core, l Launcher) *Process {
 	p.launcher = l
-	return &Process{p}, nil
+	return &Process{p}
 }
 
 // AdoptCore is [Adopt] for a task that runs no other commands.
