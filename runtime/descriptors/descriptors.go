@@ -16,6 +16,13 @@ const (
 	Reserved = 64
 )
 
+// Node attributes with the numbers of objects that tasks can have. The agent reports them, and the scheduler reads them.
+const (
+	AttributeDescriptors = "nomad-lite.descriptors"
+	AttributeProcesses   = "nomad-lite.processes"
+	AttributePipes       = "nomad-lite.pipes"
+)
+
 // ForTasks returns the number of descriptors that tasks can have under a limit of open files per process. It is
 // enough for one task.
 func ForTasks(limit uint64) uint64 {

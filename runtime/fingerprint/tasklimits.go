@@ -21,9 +21,9 @@ func (p *prober) readTaskLimits() {
 		return
 	}
 	root := os.Geteuid() == 0
-	p.setLimitAttribute("nomad-lite.descriptors", p.descriptorsForTasks(files.Cur))
-	p.setLimitAttribute("nomad-lite.processes", p.processesForTasks(processes.Cur, root))
-	p.setLimitAttribute("nomad-lite.pipes", p.pipesForTasks(root))
+	p.setLimitAttribute(descriptors.AttributeDescriptors, p.descriptorsForTasks(files.Cur))
+	p.setLimitAttribute(descriptors.AttributeProcesses, p.processesForTasks(processes.Cur, root))
+	p.setLimitAttribute(descriptors.AttributePipes, p.pipesForTasks(root))
 }
 
 // setLimitAttribute sets an attribute to a number of objects, unless the number is not limited.

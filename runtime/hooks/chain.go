@@ -138,19 +138,19 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		var err error
-		tolerated := false
-		_ = descriptors.Retry(ctx, func(err error) {
-			c.config.EmitEvent(model.EventWaitingForDescriptors(h.Name() + ": " + err.Error()))
-		}, func() error {
-			err = c.limiterFor(h).Run(ctx, func() error { return callHook(ctx, c, point, h, impl, call) })
-			if tolerated = err != nil && ctx.Err() == nil && tolerate(err); tolerated {
-				return nil
+		err := c.callWithDescriptors(ctx, h, func() error {
+			err := callHook(ctx, c, point, h, impl, call)
+			if err != nil && ctx.Err() == nil && tolerate(err) {
+				return toleratedError{err}
 			}
 			return err
 		})
 		if err == nil {
 			continue
+		}
+		t, tolerated := err.(toleratedError)
+		if tolerated {
+			err = t.cause
 		}
 		if ctx.Err() == nil && (tolerated || point == hook.Prestart) {
 			c.config.EmitEvent(hookFailureEvent(h, err))
@@ -160,6 +160,20 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 		}
 	}
 	return nil
+}
+
+// toleratedError is an error of a hook after which the next hook is called. It does not unwrap, so that the call is not
+// repeated.
+type toleratedError struct{ cause error }
+
+func (e toleratedError) Error() string { return e.cause.Error() }
+
+// callWithDescriptors makes a call of a hook, and repeats it as long as the hook finds no free descriptor, with one event.
+func (c *Chain) callWithDescriptors(ctx context.Context, h Hook, call func() error) error {
+	onWait := func(err error) {
+		c.config.EmitEvent(model.EventWaitingForDescriptors(h.Name() + ": " + err.Error()))
+	}
+	return descriptors.Retry(ctx, onWait, func() error { return c.limiterFor(h).Run(ctx, call) })
 }
 
 // limiterFor returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without

@@ -12,6 +12,18 @@ import (
 // resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.
 type resourceAmounts [len(resourceDimensions)]float64
 
+// Indexes of resourceAmounts and resourceDimensions. Node.Reserved has the first three.
+const (
+	cpuDimension = iota
+	memoryDimension
+	diskDimension
+	coresDimension
+	allocsDimension
+	descriptorsDimension
+	pidsDimension
+	pipesDimension
+)
+
 // resourceDimensions are the shared resources, each with the node attribute that has
 // the total, the number of attribute units in one unit of the job file, and what to do when
 // the resource is exhausted.
@@ -20,14 +32,14 @@ var resourceDimensions = [...]struct {
 	scale                 float64
 	remedy                string
 }{
-	{"cpu", "MHz", "cpu.usablecompute", 1, demandLess},
-	{"memory", "MB", "memory.totalbytes", 1 << 20, demandLess},
-	{"disk", "MB", "unique.storage.bytestotal", 1 << 20, demandLess},
-	{"cores", "cores", "cpu.reservablecores", 1, demandLess},
-	{"max allocation exceeded", "allocations", "", 1, "stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent"}, // the limit is Node.MaxAllocs; the name is Nomad's
-	{"descriptors", "descriptors", "nomad-lite.descriptors", 1, "stop a job, lower the count, or raise the hard limit of open files of the agent (ulimit -Hn, LimitNOFILE= of its service) and restart it"},
-	{"pids", "processes", "nomad-lite.processes", 1, "stop a job, lower the count, or raise kernel.pid_max, kernel.threads-max and pids.max of the cgroup, for an agent that is not root also the limit of processes (ulimit -u), and restart the agent"},
-	{"pipes", "pipes", "nomad-lite.pipes", 1, "stop a job, lower the count, or raise fs.pipe-user-pages-hard, and restart the agent"},
+	cpuDimension:         {"cpu", "MHz", "cpu.usablecompute", 1, demandLess},
+	memoryDimension:      {"memory", "MB", "memory.totalbytes", 1 << 20, demandLess},
+	diskDimension:        {"disk", "MB", "unique.storage.bytestotal", 1 << 20, demandLess},
+	coresDimension:       {"cores", "cores", "cpu.reservablecores", 1, demandLess},
+	allocsDimension:      {"max allocation exceeded", "allocations", "", 1, "stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent"}, // the limit is Node.MaxAllocs; the name is Nomad's
+	descriptorsDimension: {"descriptors", "descriptors", descriptors.AttributeDescriptors, 1, "stop a job, lower the count, or raise the hard limit of open files of the agent (ulimit -Hn, LimitNOFILE= of its service) and restart it"},
+	pidsDimension:        {"pids", "processes", descriptors.AttributeProcesses, 1, "stop a job, lower the count, or raise kernel.pid_max, kernel.threads-max and pids.max of the cgroup, for an agent that is not root also the limit of processes (ulimit -u), and restart the agent"},
+	pipesDimension:       {"pipes", "pipes", descriptors.AttributePipes, 1, "stop a job, lower the count, or raise fs.pipe-user-pages-hard, and restart the agent"},
 }
 
 const demandLess = "ask for less in the resources of its tasks, or lower the count"
@@ -52,7 +64,7 @@ func nodeCapacity(node Node) resourceAmounts {
 		}
 	}
 	if node.MaxAllocs > 0 {
-		c[4] = float64(node.MaxAllocs)
+		c[allocsDimension] = float64(node.MaxAllocs)
 	}
 	return c
 }
@@ -101,18 +113,18 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 		case l.Hook == api.TaskLifecycleHookPrestart:
 			stage = &prestartDemand
 		}
-		stage[0] += taskCPU(t, coreMHz)
-		stage[3] += float64(deref(t.Resources.Cores))
-		stage[1] += float64(*t.Resources.MemoryMB)
-		stage[5] += descriptors.PerTask
-		stage[6] += processesPerTask
-		stage[7] += pipesPerTask
+		stage[cpuDimension] += taskCPU(t, coreMHz)
+		stage[coresDimension] += float64(deref(t.Resources.Cores))
+		stage[memoryDimension] += float64(*t.Resources.MemoryMB)
+		stage[descriptorsDimension] += descriptors.PerTask
+		stage[pidsDimension] += processesPerTask
+		stage[pipesDimension] += pipesPerTask
 	}
 	var maxDemand resourceAmounts
 	for i := range maxDemand {
 		maxDemand[i] = max(prestartDemand[i], mainDemand[i], poststopDemand[i]) + sidecarDemand[i]
 	}
-	maxDemand[2] = float64(*g.EphemeralDisk.SizeMB)
-	maxDemand[4] = 1
+	maxDemand[diskDimension] = float64(*g.EphemeralDisk.SizeMB)
+	maxDemand[allocsDimension] = 1
 	return maxDemand
 }
