@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -272,7 +271,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	var errs [len(streams)]error
 	for i, s := range streams {
 		k := key{task.AllocID, task.Name, s}
-		paths[i] = filepath.Join(fifoDir(task.Dir), k.fifoName())
+		paths[i] = task.fifoPath(s)
 		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.Running) })
 	}
 	wg.Wait()

@@ -61,6 +61,15 @@ func UncollectedPaths(task Task) (stdout, stderr string) {
 	return path(Stdout), path(Stderr)
 }
 
+// FIFOPaths returns the paths of the FIFOs of a task whose output is collected. The FIFOs need not exist.
+func FIFOPaths(task Task) (stdout, stderr string) {
+	return task.fifoPath(Stdout), task.fifoPath(Stderr)
+}
+
+func (t Task) fifoPath(s Stream) string {
+	return filepath.Join(fifoDir(t.Dir), key{t.AllocID, t.Name, s}.fifoName())
+}
+
 // existsAt reports whether a name exists in dir.
 func existsAt(dir int, name string) bool {
 	_, err := safepath.StatAt(dir, name)

@@ -194,7 +194,12 @@ func (t *adoptedTask) readProcess(c *Cleaner) error {
 
 // config returns the config of the task's start, as far as it is known.
 func (t *adoptedTask) config(dir *allocdir.Dir, node model.NodeFacts) *driver.TaskConfig {
-	stdout, stderr := logs.UncollectedPaths(logs.Task{AllocID: t.allocID, Name: t.name, Dir: dir.LogDir()})
+	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.name, Dir: dir.LogDir()})
+	for _, path := range []*string{&stdout, &stderr} {
+		if _, err := os.Lstat(*path); err != nil {
+			*path = os.DevNull // the output of the task is not collected
+		}
+	}
 	config := &driver.TaskConfig{
 		ID: t.startID, Name: t.name, AllocID: t.allocID, AllocDir: dir.Path(), StdoutPath: stdout, StderrPath: stderr,
 		JobName: t.env["NOMAD_JOB_NAME"], JobID: t.env["NOMAD_JOB_ID"], ParentJobID: t.env["NOMAD_JOB_PARENT_ID"],
