@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ServeDriver is the whole main function of a task driver. It returns when the host has
@@ -68,3 +69,16 @@ func (c *Config) Decode(dst any) error {
 // retry may succeed: the restart policy of the task applies. A marked error of Recover
 // means that the task may still exist, see [Recoverer]. nil stays nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }
+
+// WaitIfExhausted marks an error of a driver's Start if its cause is that this process or the machine has no free
+// descriptors or processes: a nomad-lite agent waits, with an event, and calls Start again until it finds some, also if
+// the restart policy permits no attempt. Under Nomad the error is marked by [Recoverable]. Any other error is returned
+// unchanged, and nil stays nil.
+//
+// Start must have executed nothing of the task. Package process marks its errors.
+func WaitIfExhausted(err error) error {
+	if !process.IsTableFull(err) {
+		return err
+	}
+	return &driver.Error{Err: err, Recoverable: true, ResourceExhausted: true}
+}

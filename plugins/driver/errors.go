@@ -2,10 +2,13 @@ package driver
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
@@ -60,6 +63,11 @@ var (
 type Error struct {
 	Err         error
 	Recoverable bool
+
+	// ResourceExhausted means that StartTask found no free descriptor or process, and that nothing was executed: a
+	// nomad-lite agent waits and repeats the call, and does not apply the restart policy. Other hosts ignore it. Only
+	// drivers that are made with package sdk set it.
+	ResourceExhausted bool
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -73,6 +81,12 @@ func IsRecoverable(err error) bool {
 	return errors.As(err, &e) && e.Recoverable
 }
 
+// IsResourceExhausted reports whether err is an Error with the field ResourceExhausted.
+func IsResourceExhausted(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.ResourceExhausted
+}
+
 // Recoverable returns err marked as an error for which a retry may succeed; nil stays
 // nil.
 func Recoverable(err error) error {
@@ -82,15 +96,25 @@ func Recoverable(err error) error {
 	return &Error{Err: err, Recoverable: true}
 }
 
-// statusError converts an Error to a gRPC status with its Recoverable flag. It returns
+// exhaustedDomain and exhaustedReason identify the second detail of a status, which stands for Error.ResourceExhausted. Nomad
+// reads only the first detail.
+const (
+	exhaustedDomain = "nomad-lite"
+	exhaustedReason = "RESOURCE_EXHAUSTED"
+)
+
+// statusError converts an Error to a gRPC status with its flags. It returns
 // every other error unchanged: gRPC sends its text.
 func statusError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	s, detailErr := status.New(codes.FailedPrecondition, err.Error()).
-		WithDetails(&structspb.RecoverableError{Recoverable: e.Recoverable})
+	details := []protoadapt.MessageV1{&structspb.RecoverableError{Recoverable: e.Recoverable}}
+	if e.ResourceExhausted {
+		details = append(details, &errdetails.ErrorInfo{Domain: exhaustedDomain, Reason: exhaustedReason})
+	}
+	s, detailErr := status.New(codes.FailedPrecondition, err.Error()).WithDetails(details...)
 	if detailErr != nil {
 		return err
 	}
@@ -121,8 +145,13 @@ func restoreErrorType(err error) error {
 	// A RecoverableError is always the first detail.
 	if details := s.Details(); len(details) > 0 {
 		if d, ok := details[0].(*structspb.RecoverableError); ok {
-			err = &Error{Err: err, Recoverable: d.GetRecoverable()}
+			err = &Error{Err: err, Recoverable: d.GetRecoverable(), ResourceExhausted: slices.ContainsFunc(details[1:], isExhaustedDetail)}
 		}
 	}
 	return err
+}
+
+func isExhaustedDetail(detail any) bool {
+	info, ok := detail.(*errdetails.ErrorInfo)
+	return ok && info.GetDomain() == exhaustedDomain && info.GetReason() == exhaustedReason
 }

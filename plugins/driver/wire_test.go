@@ -626,6 +626,19 @@ func TestRecoverableErrorEncoding(t *testing.T) {
 	}
 }
 
+// Nomad reads the first detail of the status, so the second one changes nothing for it.
+func TestExhaustedResourcesCrossTheProtocol(t *testing.T) {
+	f := &fakeDriver{}
+	d, _ := newClientOf(t, f)
+	for _, want := range []bool{true, false} {
+		f.err = fmt.Errorf("start: %w", &Error{Err: errors.New("too many open files"), Recoverable: true, ResourceExhausted: want})
+		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
+		if IsResourceExhausted(err) != want || !IsRecoverable(err) || err.Error() != "rpc error: code = FailedPrecondition desc = start: too many open files" {
+			t.Errorf("with ResourceExhausted %v: %v, exhausted %v, recoverable %v", want, err, IsResourceExhausted(err), IsRecoverable(err))
+		}
+	}
+}
+
 // TestLargeMessages exceeds gRPC's limit of 4 MiB in both directions.
 func TestLargeMessages(t *testing.T) {
 	large := strings.Repeat("x", 5<<20)

@@ -16,6 +16,8 @@ func TestIsResourceExhausted(t *testing.T) {
 		fmt.Errorf("dial: %w", os.NewSyscallError("socket", unix.ENFILE)): true,
 		os.NewSyscallError("sendmsg", unix.ENOBUFS):                       true,
 		os.NewSyscallError("mmap", unix.ENOMEM):                           true,
+		fmt.Errorf("execute: %w: %w", ErrNoFreeProcess, unix.EAGAIN):      true,
+		os.NewSyscallError("read", unix.EAGAIN):                           false,
 		os.NewSyscallError("connect", unix.ECONNREFUSED):                  false,
 		&os.PathError{Op: "open", Path: "f", Err: unix.ENOENT}:            false,
 		fmt.Errorf("process %d: %w", 1, os.ErrProcessDone):                false,

@@ -28,6 +28,7 @@ type fakeTaskBehaviour struct {
 	OOMKilled     bool     `codec:"oom_killed"`     // each run ends because of its memory limit
 	StartErrors   []string `codec:"start_errors"`   // errors of the starts in their order; the last one repeats
 	Recoverable   bool     `codec:"recoverable"`    // the errors in start_errors are recoverable
+	Exhausted     bool     `codec:"exhausted"`      // the errors in start_errors mean that no descriptor is free
 	StartFor      string   `codec:"start_for"`      // duration of a start
 	IgnoreSignals bool     `codec:"ignore_signals"` // the process ends only with SIGKILL
 	StopErrors    int      `codec:"stop_errors"`    // number of failing stops
@@ -46,6 +47,7 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"exit_error":     hclspec.Attr("exit_error", "string", false),
 	"start_errors":   hclspec.Attr("start_errors", "list(string)", false),
 	"recoverable":    hclspec.Attr("recoverable", "bool", false),
+	"exhausted":      hclspec.Attr("exhausted", "bool", false),
 	"start_for":      hclspec.Attr("start_for", "string", false),
 	"ignore_signals": hclspec.Attr("ignore_signals", "bool", false),
 	"stop_errors":    hclspec.Attr("stop_errors", "number", false),
@@ -263,7 +265,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	}
 	failure := nth(b.StartErrors, n)
 	if failure != "" && !b.StartsAnyway {
-		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable, ResourceExhausted: b.Exhausted}
 	}
 	t := &fakeTask{fakeTaskBehaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
 	if w.onExit != nil {
@@ -304,7 +306,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 		return nil, nil, driver.ErrPluginDown
 	}
 	if failure != "" {
-		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable}
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable, ResourceExhausted: b.Exhausted}
 	}
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, w.networkOverride, nil
 }

@@ -74,9 +74,14 @@ const (
 // Retry calls an operation until its error is not [process.IsResourceExhausted], or until ctx is done. It returns
 // the last error of the operation. The function onWait is called once, before the first repetition.
 func Retry(ctx context.Context, onWait func(error), operation func() error) error {
+	return RetryIf(ctx, process.IsResourceExhausted, onWait, operation)
+}
+
+// RetryIf is [Retry] with another function that reports whether the resources for an operation were exhausted.
+func RetryIf(ctx context.Context, isExhausted func(error) bool, onWait func(error), operation func() error) error {
 	for delay := firstRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		err := operation()
-		if !process.IsResourceExhausted(err) || ctx.Err() != nil {
+		if !isExhausted(err) || ctx.Err() != nil {
 			return err
 		}
 		if delay == firstRetryDelay {

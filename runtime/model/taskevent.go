@@ -113,6 +113,11 @@ func EventWaitingForStart(driver string, after time.Duration) *api.TaskEvent {
 	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, after), nil, time.Time{})
 }
 
+// EventDriverExhausted reports that the driver starts the task only when descriptors or processes are free.
+func EventDriverExhausted(driver, cause string) *api.TaskEvent {
+	return EventDriverMessage(fmt.Sprintf("driver %q has no free file descriptors or processes, the start is repeated: %s", driver, cause), nil, time.Time{})
+}
+
 // EventDriverFailure reports why the driver could not start the task.
 func EventDriverFailure(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskDriverFailure, DriverError: cause, Details: map[string]string{"driver_error": cause}}

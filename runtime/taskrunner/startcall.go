@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -112,7 +113,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		}
 		calls++
 		s.processTracker.noteStart()
-		handle, network, err = s.callDriver(ctx, d, config)
+		handle, network, err = s.callWhenFree(ctx, killCtx, d, config)
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
@@ -174,6 +175,19 @@ func (s *startCaller) askUntilAnswered(ctx, killCtx context.Context, config *dri
 			return nil, false, context.Cause(killCtx)
 		}
 	}
+}
+
+// callWhenFree calls StepStartTask, and again as long as the driver finds no free descriptor or process, which is no failure
+// of the task: such a call has executed nothing. The first time is an event.
+func (s *startCaller) callWhenFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
+	onWait := func(err error) {
+		s.emit(model.EventDriverExhausted(s.task().Driver, err.Error()))
+	}
+	err = descriptors.RetryIf(killCtx, driver.IsResourceExhausted, onWait, func() (err error) {
+		handle, network, err = s.callDriver(ctx, d, config)
+		return err
+	})
+	return handle, network, err
 }
 
 // callDriver calls StepStartTask once, and emits an event if the driver does not answer soon.

@@ -169,6 +169,11 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 
 // StartCore is [Start] for a task that runs no other commands.
 func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
+	p, err := startCore(ctx, start, c)
+	return p, sdk.WaitIfExhausted(err)
+}
+
+func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
 	p := &Core{
 		startRequest: start,
 		dir:          c.Dir,
@@ -202,6 +207,13 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		return nil, err
 	}
 	defer files.close()
+	slots := startSlots()
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return nil, sdk.Recoverable(context.Cause(ctx))
+	}
 
 	earlier, err := p.acquireTaskOwnership()
 	if err != nil {
@@ -232,6 +244,23 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	p.emitUnenforcedLimits()
 	return p, nil
 }
+
+const (
+	// descriptorsPerStart is more than a start has open at one time, beside the output of the task.
+	descriptorsPerStart = 32
+
+	maxConcurrentStarts = 256 // more starts at one time are not faster
+)
+
+// startSlots returns a channel that has a value for each start in progress in this process: the descriptors for a burst of starts
+// are not enough under a small limit of open files. A start that waits for the reader of its output is not among them.
+var startSlots = sync.OnceValue(func() chan struct{} {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		limit.Cur = 0
+	}
+	return make(chan struct{}, min(max(limit.Cur/descriptorsPerStart, 1), maxConcurrentStarts))
+})
 
 // resolveProgram finds the program, the working directory and the user of the task, unless a
 // stage does.
@@ -265,7 +294,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	if p.launcher == nil {
-		err := p.fork(path, argv, attr, place)
+		err := p.fork(ctx, path, argv, attr, place)
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if err != nil {
 			return err
@@ -296,7 +325,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
 	place.launchFromThread(launch, attr.Sys)
-	if err := p.fork(launch.Path, launch.Args, attr, place); err != nil {
+	if err := p.fork(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.setForked()
@@ -319,7 +348,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 
 // fork starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (p *Core) fork(path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
+func (p *Core) fork(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -343,21 +372,40 @@ func (p *Core) fork(path string, argv []string, attr *syscall.ProcAttr, place fo
 			p.fd, err = process.NewPidfd(fd)
 		}
 		if err == nil {
-			p.id, err = process.LookupID(pid)
+			p.id, err = lookupChild(ctx, pid)
 		}
 		if err != nil {
 			// The process is a child that was not reaped, so its pid was not reused.
 			unix.Kill(-pid, unix.SIGKILL)
 			unix.Wait4(pid, nil, 0, nil)
-			return fmt.Errorf("take hold of process %d: %w", pid, err)
+			// The program was executed: a caller must not find in the error that the start can be repeated.
+			return fmt.Errorf("take hold of process %d: %v", pid, err)
 		}
 		return nil
 	}
 }
 
+// lookupChild returns the ID of a child that was not reaped. Without free descriptors it waits until ctx is done: the program was
+// executed, so that the start can be neither repeated nor failed for it.
+func lookupChild(ctx context.Context, pid int) (process.ID, error) {
+	for delay := time.Millisecond; ; delay = min(2*delay, time.Second) {
+		id, err := process.LookupID(pid)
+		if !process.IsTableFull(err) {
+			return id, err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return id, err
+		}
+	}
+}
+
 func (p *Core) execError(path string, err error) error {
 	switch {
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+	case errors.Is(err, unix.EAGAIN):
+		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, process.ErrNoFreeProcess, err))
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w", path, err))
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("execute %s: the interpreter or loader that it names does not exist", path)
