@@ -1,21 +1,26 @@
 package exec
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
+	sdkprocess "github.com/nomad-lite/nomad-lite/sdk/process"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
@@ -311,5 +316,40 @@ func TestJoinsNetworkOfGroup(t *testing.T) {
 	}
 	if machine, err := os.Hostname(); err != nil || machine == "web-0" {
 		t.Errorf("hostname of the machine: %q, %v", machine, err)
+	}
+}
+
+// A start counts as executed when its mark names the stage. So the stage executes the program then, and only then, also if the
+// driver dies before it knows.
+func TestStageOfDeadDriver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("isolation needs root")
+	}
+	for _, test := range []struct {
+		forked bool
+		want   int // exit code
+	}{{true, 7}, {false, 1}} {
+		s := newStartRequest(t, map[string]any{"command": "/bin/sh"})
+		mark, err := os.Create(filepath.Join(t.TempDir(), "mark"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mark.Close()
+		launcher := sandbox.New(s, sandbox.Options{NoPivotRoot: isInitramfs(), DefaultUser: "nobody"})
+		launch, err := launcher.Launch(sdkprocess.Program{Path: "/bin/sh", Args: []string{"-c", "exit 7"}, Mark: mark})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := &osexec.Cmd{Path: launch.Path, Args: launch.Args, Env: launch.Env, ExtraFiles: launch.Files, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{}}
+		launch.SetAttributes(cmd.SysProcAttr)
+		err = errors.Join(cmd.Start(), process.StartMark{Forked: test.forked}.WriteToFile(mark))
+		launch.Close() // closes the pipes, as the death of the driver does
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // the error is the exit code
+		if got := cmd.ProcessState.ExitCode(); got != test.want {
+			t.Errorf("the mark is forked %v: exit code %d, want %d", test.forked, got, test.want)
+		}
 	}
 }

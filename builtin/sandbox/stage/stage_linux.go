@@ -77,7 +77,8 @@ func run(status io.Writer) error {
 	if err := c.User.filterSystemCalls(); err != nil {
 		return err
 	}
-	if _, err := status.Write([]byte{'.'}); err != nil {
+	// The driver can have died since the mark names this process: the next driver process adopts it.
+	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForMark && errors.Is(err, unix.EPIPE)) {
 		return err
 	}
 	return programError{explainExec(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
