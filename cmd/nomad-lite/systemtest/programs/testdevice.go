@@ -92,6 +92,9 @@ var testDeviceFaults = map[string]func(d *testDevice, n int) (device.Fingerprint
 		g.Devices[0].Healthy = n%2 == 0
 		return device.Fingerprint{Groups: []device.Group{g}}, time.Millisecond
 	},
+	"twelve": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+		return device.Fingerprint{Groups: []device.Group{d.group("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")}}, time.Hour
+	},
 	"many": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
 		ids := make([]string, 8000)
 		for i := range ids {

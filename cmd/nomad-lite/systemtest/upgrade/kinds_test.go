@@ -55,6 +55,27 @@ echo 2
 exit 4
 `
 
+// heartbeatSource does the same as heartbeatScript in Java.
+const heartbeatSource = `
+import java.nio.file.*;
+
+class Heartbeat {
+	public static void main(String[] args) throws Exception {
+		String record = System.getenv("NOMAD_ALLOC_DIR") + "/data/" + System.getenv("NOMAD_TASK_NAME");
+		append(record + ".starts", "start\n");
+		for (int i = 1; ; i++) {
+			System.out.println(i);
+			append(record + ".counts", i + "\n");
+			Thread.sleep((long) (1000 * Double.parseDouble(System.getenv("PAUSE"))));
+		}
+	}
+
+	static void append(String path, String text) throws Exception {
+		Files.writeString(Path.of(path), text, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+	}
+}
+`
+
 // thirdPartyScript ends the string that the command of a third-party driver prints, and continues the command. The driver gives
 // its tasks the environment of the plugin.
 const thirdPartyScript = `"; NOMAD_ALLOC_DIR=${NOMAD_ALLOC_DIR}; NOMAD_TASK_NAME=${NOMAD_TASK_NAME}; PAUSE=1; ` + heartbeatScript + `: "`
@@ -91,6 +112,22 @@ var (
 		}}
 	}}
 	ending = taskKind{name: "ending", driver: "raw_exec", script: endingScript}
+	// Podman is the engine of the driver docker on a node of its own.
+	podman = taskKind{name: "podman", driver: "docker", exec: true, edit: func(_ *node, g *api.TaskGroup) {
+		g.Tasks[0].SetConfig("image", dockertest.Image)
+	}}
+	java = taskKind{name: "java", driver: "java", exec: true, edit: func(_ *node, g *api.TaskGroup) {
+		task := g.Tasks[0]
+		task.Config = map[string]any{"class": "local/Heartbeat.java", "jvm_options": []string{"-Xmx64m"}} // Java compiles a source file before it runs it
+		task.Templates = []*api.Template{{DestPath: new("local/Heartbeat.java"), ChangeMode: new("noop"), EmbeddedTmpl: new(heartbeatSource)}}
+		task.Resources.MemoryMB = new(512)
+	}}
+	device = taskKind{name: "device", driver: "raw_exec", exec: true, check: checkDevice,
+		script: `echo $ACME_VISIBLE_WIDGETS >$NOMAD_ALLOC_DIR/data/widgets` + heartbeatScript,
+		edit: func(_ *node, g *api.TaskGroup) {
+			g.Tasks[0].Resources.Devices = []*api.RequestedDevice{{Name: "acme/widget", Count: new(uint64(1))}}
+		}}
+	lease = taskKind{name: "lease", driver: "raw_exec", exec: true, check: checkLease}
 )
 
 // newGroup returns a group with a task of a kind.
@@ -252,6 +289,58 @@ func checkToken(n *node, alloc *api.Allocation) string {
 		}
 	}
 	return fmt.Sprintf("the template has %q, %v; want %q", text, err, want)
+}
+
+// checkDevice checks that the allocation has the device with which its task was started, and no other allocation has it.
+func checkDevice(n *node, alloc *api.Allocation) string {
+	text, err := os.ReadFile(filepath.Join(n.dataDir, "alloc", alloc.ID, "alloc", "data", "widgets"))
+	if err != nil {
+		return err.Error()
+	}
+	allocated := alloc.AllocatedResources.Tasks[alloc.JobID].Devices
+	if len(allocated) != 1 || len(allocated[0].DeviceIDs) != 1 || allocated[0].DeviceIDs[0] != strings.TrimSpace(string(text)) {
+		return fmt.Sprintf("devices %+v, the task was started with %q", allocated, text)
+	}
+	if other, used := n.devices[allocated[0].DeviceIDs[0]]; used && other != alloc.ID {
+		return fmt.Sprintf("allocation %s has the device, too", other)
+	}
+	n.devices[allocated[0].DeviceIDs[0]] = alloc.ID
+	node, _, err := n.Nodes().Info(alloc.NodeID, nil)
+	if err != nil {
+		return err.Error()
+	}
+	for _, group := range node.NodeResources.Devices {
+		if group.Name == "widget" && len(group.Instances) == deviceCount {
+			return ""
+		}
+	}
+	return fmt.Sprintf("the node has the devices %+v", node.NodeResources.Devices)
+}
+
+// deviceCount is the number of devices of the fault "twelve" of test-device.
+const deviceCount = 12
+
+// checkLease checks that a lock of the allocation, which the first call acquires, is still held and can be renewed.
+func checkLease(n *node, alloc *api.Allocation) string {
+	path := "/v1/var/locks/" + alloc.ID
+	request := &api.Variable{Namespace: api.DefaultNamespace, Path: "locks/" + alloc.ID, Lock: &api.VariableLock{TTL: "10m", LockDelay: "1s"}}
+	var answer api.Variable
+	held := n.locks[alloc.ID]
+	if held == "" {
+		if _, err := n.Raw().Write(path+"?lock-acquire", request, &answer, nil); err != nil {
+			return fmt.Sprint("acquire: ", err)
+		}
+		n.locks[alloc.ID] = answer.LockID()
+		return ""
+	}
+	if _, err := n.Raw().Write(path+"?lock-acquire", request, &answer, nil); err == nil || !strings.Contains(err.Error(), "409") {
+		return fmt.Sprintf("another client acquires the lock: %v", err)
+	}
+	request.Lock.ID = held
+	if _, err := n.Raw().Write(path+"?lock-renew", request, &answer, nil); err != nil {
+		return fmt.Sprint("renew: ", err)
+	}
+	return ""
 }
 
 // installThirdPartyDriver unpacks a driver that was made with another SDK into the plugin directory. It reports whether there

@@ -28,6 +28,9 @@ type node struct {
 	agent        *exec.Cmd
 	starts       int    // agents that were started
 	pause        string // seconds between two numbers that a task writes
+
+	devices map[string]string // allocations by their devices
+	locks   map[string]string // ids of locks by the allocation for which checkLease has acquired them
 }
 
 // The bridge has a name and addresses of its own, so that it is not shared with other agents of the machine.
@@ -58,6 +61,7 @@ plugin "docker" {
   }
 }
 plugin "dying" {}
+plugin "widget" {}
 plugin "shell-driver" {}
 `
 
@@ -65,11 +69,15 @@ plugin "shell-driver" {}
 func newNode(t *testing.T, pause string) *node {
 	t.Helper()
 	dir := systemtest.NewNodeDir(t)
-	n := &node{TestAgent: &systemtest.TestAgent{T: t, WorkDir: dir}, dir: dir, dataDir: filepath.Join(dir, "data"), configFile: filepath.Join(dir, "agent.hcl"), pause: pause}
+	n := &node{
+		TestAgent: &systemtest.TestAgent{T: t, WorkDir: dir}, dir: dir, dataDir: filepath.Join(dir, "data"), configFile: filepath.Join(dir, "agent.hcl"), pause: pause,
+		devices: map[string]string{}, locks: map[string]string{},
+	}
 	text := fmt.Sprintf(agentConfig, n.dataDir, filepath.Join(dir, "plugins"))
 	err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Join(dir, "plugins"), 0o755), os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.WriteFile(n.configFile, []byte(text), 0o600))
 	if err == nil {
-		err = errors.Join(n.link("shell-driver", "plugins/shell-driver"), n.link("dying-hook", "bin/dying-hook"),
+		err = errors.Join(n.link("shell-driver", "plugins/shell-driver"), n.link("dying-hook", "bin/dying-hook"), n.link("test-device", "bin/test-device"),
+			os.WriteFile(filepath.Join(dir, "plugins", "widget"), fmt.Appendf(nil, "#!/bin/sh\ncd %s; exec %s widget twelve\n", dir, filepath.Join(dir, "bin", "test-device")), 0o755),
 			os.WriteFile(filepath.Join(dir, "plugins", "dying"), fmt.Appendf(nil, "#!/bin/sh\nexec %s dying\n", filepath.Join(dir, "bin", "dying-hook")), 0o755))
 	}
 	if err != nil {
@@ -135,6 +143,7 @@ func (n *node) start() {
 	n.agent = exec.Command(n.program(), "agent", "-config", filepath.Join(systemtest.RepositoryDir(), "cmd/nomad-lite/systemtest/testdata/roomy.hcl"), "-config", n.configFile)
 	n.agent.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+n.dir)
 	n.agent.Stderr = log
+	n.agent.Dir = n.dir // the third-party driver writes the file cgroup.procs into its working directory
 	n.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := n.agent.Start(); err != nil {
 		n.T.Fatal(err)
