@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 		probe(value)
 		return
 	}
+	if file := os.Getenv(envStart); file != "" {
+		startTask(file)
+	}
 	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
 }
 
