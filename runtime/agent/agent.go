@@ -307,7 +307,7 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) }) // starting and stopping a process reads pages of the program
 	backgroundWG.Go(func() { a.networks.Run(ctx) })
 	backgroundWG.Go(func() { a.outputLosses.run(ctx) })
-	backgroundWG.Go(func() { a.dataDirectory.keepReserve(ctx) })
+	backgroundWG.Go(func() { a.dataDirectory.keepReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
 )
@@ -83,35 +84,27 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of
-// the group if there is one, can connect at any time: the socket is created in a directory
-// of its own, and moved after its mode is set.
+// the group if there is one, can connect at any time: the socket is created in the private directory
+// for sockets, and moved after its mode is set. A directory of its own would need a free block on the disk.
 func (l *listeners) addUnixSocket(dataDir, group string, logger hclog.Logger) error {
 	mode, gid, err := socketModeAndGroup(dataDir, group, logger)
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(dataDir, ".socket-")
+	dir, err := keeper.OpenDirectory(dataDir)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	defer os.RemoveAll(dir)
-	// The path of a unix socket is limited to 107 bytes. A path below /proc/self/fd is always short
-	// enough.
-	handle, err := os.Open(dir)
+	defer dir.Close()
+	unix, err := dir.Listen("unix", agentsocket.FileName)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	defer handle.Close()
-	unix, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", handle.Fd(), agentsocket.FileName)})
-	if err != nil {
-		return fmt.Errorf("make unix socket: %w", err)
-	}
-	unix.SetUnlinkOnClose(false)
-	made := filepath.Join(dir, agentsocket.FileName)
+	made := filepath.Join(keeper.SocketDir(dataDir), agentsocket.FileName)
 	socket := filepath.Join(dataDir, agentsocket.FileName)
 	if err := errors.Join(os.Lchown(made, -1, gid), os.Chmod(made, mode), os.Rename(made, socket)); err != nil {
 		unix.Close()
-		return fmt.Errorf("make unix socket: %w", err)
+		return fmt.Errorf("make unix socket: %w", errors.Join(err, os.Remove(made)))
 	}
 	l.unixListener, l.socketPath = l.limiter.Listen(unix), socket
 	return nil

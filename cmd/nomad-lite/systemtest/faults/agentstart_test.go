@@ -89,8 +89,14 @@ const agentStartTestGroupHCL = `
 `
 
 // newAgentStartFixture starts tasks of a builtin driver and of an external one, and stops their
-// agent.
+// agent. The data directory is a tmpfsDisk.
 func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentStartFixture {
+	t.Helper()
+	return newAgentStartFixtureOn(t, s, count, func(dir string) error { return tmpfsDisk(dir).mount(s) })
+}
+
+// newAgentStartFixtureOn is newAgentStartFixture with a function that mounts the disk of the data directory.
+func newAgentStartFixtureOn(t *testing.T, s agentEnvironment, count int, mount func(dataDir string) error) *agentStartFixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start agents of several users")
@@ -120,7 +126,7 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 	err = errors.Join(
 		os.Mkdir(n.dataDir, 0o711), os.Mkdir(n.pluginDir, 0o755), s.chown(dir),
 		os.WriteFile(n.configFile, []byte(agentStartTestConfig), 0o644), linkProgram("shell-driver", n.shellDriverPath()),
-		tmpfsDisk(n.dataDir).mount(s),
+		mount(n.dataDir),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -437,7 +443,7 @@ func TestTasksSurviveFailedAgentStart(t *testing.T) {
 		{name: "others can write to the directory for sockets", make: newChmodFault(sockets, 0o722), says: "sockets"},
 		{name: "the keeper's lock cannot be opened", make: newReplacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
 		{name: "the place of the hooks' socket is taken", make: newReplacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
-		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "the disk of the data directory is full", runs: true},
+		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "disk of the data directory is full, using the reserve", runs: true},
 		{name: "the log collector cannot be started", make: newReplacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
 	} {
 		undo := func() error { return nil }

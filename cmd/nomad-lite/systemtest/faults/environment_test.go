@@ -86,6 +86,21 @@ func (d tmpfsDisk) resize(size string) error {
 	return unix.Mount("tmpfs", string(d), "tmpfs", unix.MS_REMOUNT, "size="+size)
 }
 
+// mountExt4 mounts a new disk on which, other than on tmpfs, a directory needs a free block.
+func mountExt4(dir string) error {
+	image := dir + ".ext4"
+	const size = 64 << 20
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size)); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", image}, {"mount", "-o", "loop", image, dir}} {
+		if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", args[0], err, output)
+		}
+	}
+	return nil
+}
+
 // linkProgram gives a program of this package a path that every user can execute.
 func linkProgram(program, path string) error {
 	from, err := exec.LookPath(program)

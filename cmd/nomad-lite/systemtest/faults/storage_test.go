@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -225,6 +226,57 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a job is registered on a full disk: %s", registerResult)
 	}
 	n.agent.End("stop")
+}
+
+// TestStartsOnFullDisk starts agents on a disk that is full again after each start, with tasks, also without the reserve, and
+// then without tasks. All of them must become ready.
+func TestStartsOnFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"mkfs.ext4", "mount"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the test needs %s", tool) // the test is skipped: in a virtual machine it lacks a tool
+		}
+	}
+	n := newAgentStartFixtureOn(t, allAgentEnvironments[0], 1, mountExt4)
+	ballasts := 0
+	fill := func() {
+		t.Helper()
+		ballasts++
+		fillDisk(t, filepath.Join(n.dataDir, fmt.Sprintf("ballast-%d", ballasts)))
+	}
+	free := func() {
+		t.Helper()
+		for ; ballasts > 0; ballasts-- {
+			if err := os.Remove(filepath.Join(n.dataDir, fmt.Sprintf("ballast-%d", ballasts))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	start := func(what string) {
+		t.Helper()
+		fill()
+		agent := n.startAgent()
+		n.waitReady(agent)
+		fill()
+		n.end(agent, syscall.SIGTERM)
+		if !strings.Contains(n.readLog(), "disk of the data directory is full") {
+			t.Errorf("%s: the agent does not say that the disk is full", what)
+		}
+	}
+	start("first start")
+	start("second start")
+	n.assertSameProcesses("two starts on a full disk")
+	if err := os.Remove(filepath.Join(n.dataDir, "reserve")); err != nil {
+		t.Fatal(err)
+	}
+	start("start without a reserve")
+	start("second start without a reserve")
+	n.assertSameProcesses("two starts on a full disk without a reserve")
+	free()
+	n.recoverTasksAndStop()
+	start("start without tasks")
+	start("second start without tasks")
+	free()
 }
 
 // fillDisk creates a file that fills the disk.
