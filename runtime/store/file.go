@@ -42,6 +42,9 @@ type bucketWrite struct {
 	value       []byte
 }
 
+// size returns the number of bytes of the record.
+func (w *bucketWrite) size() int64 { return int64(len(w.bucket) + len(w.key) + len(w.value)) }
+
 // stateFile is the state file on the disk. Only the writer uses it.
 type stateFile struct {
 	path        string
@@ -353,24 +356,52 @@ func syncDir(name string) error {
 // maxRebuildBytes is the maximum size of the records of one transaction of writeAllRecords, unless one record is larger.
 const maxRebuildBytes = 4 << 20
 
-// writeAllRecords writes all records, in transactions of maxRebuildBytes at most.
+// noRoomError means that the file system had no room for all records.
+type noRoomError struct {
+	missing int64 // bytes of records that were missing, at least
+	cause   error
+}
+
+func (e *noRoomError) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *noRoomError) Unwrap() error { return e.cause }
+
+// writeAllRecords writes all records, in transactions of maxRebuildBytes at most. The error is a noRoomError if they do not fit on the
+// disk.
 func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
+	var noRoom *noRoomError
 	for ops := range splitOps(all, maxRebuildBytes) {
-		if err := f.applyOps(ops); err != nil {
-			return err
+		if noRoom == nil {
+			free, freeErr := freeBytes(filepath.Dir(f.path))
+			err := f.applyOps(ops)
+			if err == nil {
+				continue
+			}
+			if freeErr != nil || !errors.Is(err, unix.ENOSPC) {
+				return err
+			}
+			noRoom = &noRoomError{missing: -int64(free), cause: err}
+		}
+		for _, o := range ops {
+			noRoom.missing += o.size()
 		}
 	}
-	return nil
+	if noRoom == nil {
+		return nil
+	}
+	noRoom.missing = max(noRoom.missing, int64(os.Getpagesize()))
+	return noRoom
 }
 
 // splitOps yields the writes in groups of at most maxBytes, or of one write. A group is valid until the next one.
 func splitOps(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
 	return func(yield func([]bucketWrite) bool) {
 		var ops []bucketWrite
-		size := 0
+		var size int64
 		for o := range all {
-			n := len(o.bucket) + len(o.key) + len(o.value)
-			if size+n > maxBytes && len(ops) > 0 {
+			n := o.size()
+			if size+n > int64(maxBytes) && len(ops) > 0 {
 				if !yield(ops) {
 					return
 				}

@@ -69,14 +69,14 @@ func (e *FormatError) Error() string {
 type MigrationError struct {
 	Path         string
 	Format       int   // present format of the file
-	MissingBytes int64 // bytes that are missing on the file system; 0 if the cause is another one
+	MissingBytes int64 // bytes that are missing on the file system, at least; 0 if the cause is another one
 	Cause        error
 }
 
 func (e *MigrationError) Error() string {
 	remedy := e.Cause.Error()
 	if e.MissingBytes > 0 {
-		remedy = fmt.Sprintf("%d bytes are missing on its file system: free them", e.MissingBytes)
+		remedy = fmt.Sprintf("at least %d bytes are missing on its file system: free them", e.MissingBytes)
 	}
 	return fmt.Sprintf("state file %s stays in format %d, and no change can be stored until it is migrated: %s", e.Path, e.Format, remedy)
 }
@@ -198,8 +198,7 @@ var freeBytes = FreeBytes
 
 // migrate replaces a file of an earlier format by a new one with all records. The old file stays as a copy.
 func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
-	size, missing := f.missingBytes()
-	if missing > 0 {
+	if missing := f.missingBytes(); missing > 0 {
 		return &MigrationError{Path: f.path, Format: f.migratesFrom, MissingBytes: missing, Cause: unix.ENOSPC}
 	}
 	err := f.keepCopy(f.migratesFrom)
@@ -208,8 +207,12 @@ func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
 	}
 	if err != nil {
 		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFrom, Cause: err}
-		if errors.Is(err, unix.ENOSPC) {
-			migrationErr.MissingBytes = size // the new file is larger, or the file system needs a part of its free space itself
+		// The new file is larger, or the file system needs a part of its free space itself.
+		var noRoom *noRoomError
+		if errors.As(err, &noRoom) {
+			migrationErr.MissingBytes = noRoom.missing
+		} else if errors.Is(err, unix.ENOSPC) {
+			migrationErr.MissingBytes = int64(os.Getpagesize())
 		}
 		return migrationErr
 	}
@@ -217,18 +220,18 @@ func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
 	return nil
 }
 
-// missingBytes returns the size of the file, and how many bytes are missing on the file system for a second file of this size:
-// 0 if none is missing or the number is unknown.
-func (f *stateFile) missingBytes() (size, missing int64) {
+// missingBytes returns how many bytes are missing on the file system for a second file of the same size: 0 if none is missing or
+// the number is unknown.
+func (f *stateFile) missingBytes() int64 {
 	info, err := f.openFile.Stat()
 	if err != nil {
-		return 0, 0
+		return 0
 	}
 	free, err := freeBytes(filepath.Dir(f.path))
 	if err != nil {
-		return info.Size(), 0
+		return 0
 	}
-	return info.Size(), max(0, info.Size()-int64(free))
+	return max(0, info.Size()-int64(free))
 }
 
 // keepCopy gives the file a second name, which it keeps when another file replaces it.

@@ -353,6 +353,42 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	checkMigrated(t, s)
 }
 
+// A migration that runs out of space although the disk seemed to have room says how many bytes it lacked.
+func TestMigrationRunsOutOfSpace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a disk")
+	}
+	dir := t.TempDir()
+	mustSucceed(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"))
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	s := putOldState(t, dir)
+	const bytes = 3 << 20
+	mustUpdate(t, s, func(tx *Txn) {
+		tx.PutNode(&api.Node{ID: "large", Attributes: map[string]string{"text": strings.Repeat("x", bytes)}})
+	})
+	mustSucceed(t, s.Close())
+	const free = 1 << 20
+	inDir, err := FreeBytes(dir)
+	mustSucceed(t, err)
+	mustSucceed(t, os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, inDir-free), 0o600))
+
+	calls := 0
+	defer func() { freeBytes = FreeBytes }()
+	freeBytes = func(dir string) (uint64, error) {
+		if calls++; calls == 1 {
+			return 1 << 30, nil
+		}
+		return FreeBytes(dir)
+	}
+	s, err = openAs(t, dir, "0.2.0", nextFormat)
+	mustSucceed(t, err)
+	defer s.Close()
+	var migrationErr *MigrationError
+	if err := s.WriteErr(); !errors.As(err, &migrationErr) || migrationErr.MissingBytes < bytes-free || migrationErr.MissingBytes > bytes-free/2 {
+		t.Errorf("got %v, want a bit more than %d bytes", err, bytes-free)
+	}
+}
+
 func TestRebuildWritesSmallTransactions(t *testing.T) {
 	sizes := []int{1, 3, 5, 20, 9, 1, 4, 4, 4}
 	all := func(yield func(bucketWrite) bool) {
