@@ -5,7 +5,6 @@ import (
 	"os"
 	"path"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -46,18 +45,11 @@ const descriptorsPerTaskOnMachine = 16
 
 // descriptorsForTasks returns the number of descriptors that tasks can have in one process with a limit of open files.
 func (p *prober) descriptorsForTasks(limit uint64) uint64 {
-	onMachine := p.readLimit("proc/sys/fs/file-max")
-	if inUse, _, ok := strings.Cut(p.readText("proc/sys/fs/file-nr"), "\t"); ok {
-		if n, err := strconv.ParseUint(inUse, 10, 64); err == nil {
-			onMachine -= min(onMachine, n)
-		}
-	}
+	onMachine := withoutReserve(p.readLimit("proc/sys/fs/file-max"))
 	return min(descriptors.ForTasks(limit), onMachine/descriptorsPerTaskOnMachine*descriptors.PerTask)
 }
 
-// processesForTasks returns the number of processes and threads that tasks can have. A quarter of the limit is for all
-// other processes: those of tasks that an earlier agent has started are not known yet, so that the processes of now cannot
-// be subtracted.
+// processesForTasks returns the number of processes and threads that tasks can have.
 func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
 	n := min(p.readLimit("proc/sys/kernel/pid_max"), p.readLimit("proc/sys/kernel/threads-max"))
 	if !root {
@@ -69,8 +61,12 @@ func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
 	if n == math.MaxUint64 {
 		return n
 	}
-	return n - n/4
+	return withoutReserve(n)
 }
+
+// withoutReserve returns three quarters of a limit of the machine. The rest is for all other programs: the tasks that an earlier
+// agent has started are not known yet, so that what is in use now cannot be subtracted.
+func withoutReserve(limit uint64) uint64 { return limit - limit/4 }
 
 // pidsLimitFiles returns the files with the limits of cgroups that apply to tasks. Tasks of root have cgroups below the root.
 // Tasks of other users are in the cgroup of the agent.
