@@ -31,11 +31,11 @@ nomad.sock in its data directory. What it knows is in the data directory:
 /var/lib/nomad-lite for root, else $XDG_STATE_HOME/nomad-lite.
 
 Interrupt, SIGTERM and even kill -9 end the agent and leave the tasks running;
-the next agent takes them over. To stop a job: nomad-lite job stop. To end all
-that runs for a data directory: nomad-lite agent stop -all. SIGHUP reads
-the configuration again: log level, certificates, telemetry, metadata and
-reservations of the node, plugin and hook blocks, and when what has ended is
-removed from the disk.
+the next agent takes them over. To stop a job: nomad-lite job stop. To kill all
+processes of a data directory, including processes that do not respond:
+nomad-lite agent stop -all. SIGHUP reads the configuration again: log level,
+certificates, telemetry, metadata and reservations of the node, plugin and hook
+blocks, and when ended allocations are removed from the disk.
 
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
 No token is asked for. So as root it serves the unix socket only, which commands

@@ -13,18 +13,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
-const stopHelp = `Shut down the agent of a data directory, and print what has ended.
+const stopHelp = `Shut down the agent of a data directory, and list the processes that have exited.
 
 Without DATA-DIR it is the default one: /var/lib/nomad-lite for root, else
 $XDG_STATE_HOME/nomad-lite. Tasks that run continue, together with the keeper, the
 log collector and the plugins, which the command lists.
 
-With -all these processes are killed too, also one that does not respond, and an
-agent that does not shut down in time. Tasks end as in a power failure, without
-kill_signal and kill_timeout, and their jobs stay: the next agent starts them again.
-To stop them in order, run 'nomad-lite job stop' for each job before. A container
+With -all the command kills these processes too, including processes that do not
+respond, and an agent that does not shut down in time. Tasks end as in a power failure,
+without kill_signal and kill_timeout, and their jobs stay: the next agent starts them
+again. To stop them in order, run 'nomad-lite job stop' for each job before. A container
 or virtual machine that another program runs for a task, such as the Docker engine, is
-left to the next agent, and its allocation is printed.
+left to the next agent, and its allocation is printed. In a copy of a data directory, the
+tasks of the original are not killed.
 
 A service manager may start the agent again: under systemd, stop the unit first.
 The command is run by the user of the agent.
@@ -41,10 +42,10 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 	var o stopOptions
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [DATA-DIR]",
-		Short: "Shut down an agent, or end all that runs for a data directory",
+		Short: "Shut down an agent, or kill all processes of a data directory",
 		Long:  stopHelp,
 		Example: `  nomad-lite agent stop                       tasks continue
-  nomad-lite agent stop -all /srv/nomad-lite  tasks, plugins and helpers end as well`,
+  nomad-lite agent stop -all /srv/nomad-lite  tasks, plugins and helpers are killed`,
 		Args: cli.RequireArgCount(0, 1, "at most one data directory"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -53,12 +54,12 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			dir := strings.Join(args, "")
-			if dir == "" {
-				var err error
-				if dir, err = agentsocket.DefaultDataDir(); err != nil {
-					return err
-				}
+			if len(args) == 1 {
+				return stopAgent(args[0], o, s)
+			}
+			dir, err := agentsocket.DefaultDataDir()
+			if err != nil {
+				return err
 			}
 			return stopAgent(dir, o, s)
 		},
