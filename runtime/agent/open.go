@@ -36,7 +36,7 @@ import (
 // open creates the parts of an agent. Each part may use those created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
 	if limit, err := process.RaiseOwnDescriptorLimit(); err != nil {
-		a.logger.Debug("the hard limit of open files stays", "limit", limit, "error", err)
+		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
 	}
 	if rules := a.config.Hooks; len(rules) > 0 {
 		if err := hookplugin.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
@@ -48,33 +48,54 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.outputLosses = newOutputLosses(a)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLosses.handle, logger: a.logger}
-	if a.store, err = openStore(a.dataDirectory, a.config.Version, a.logger); err != nil {
+	if err := a.openState(); err != nil {
+		return err
+	}
+	if err := a.startHelpers(ctx); err != nil {
+		return err
+	}
+	return a.openNode(ctx)
+}
+
+// openState opens the state, and checks that the data directory owns the tasks in it.
+func (a *Agent) openState() (err error) {
+	d := a.dataDirectory
+	if a.store, err = openStore(d, a.config.Version, a.logger); err != nil {
 		return err
 	}
 	pool := loadUsers(a.store, a.config.DynamicUsers, a.logger)
 	if pool != nil {
 		a.users = pool
 	}
-	nodeID := localnode.LoadID(a.store)
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
-	a.scheduler = a.newScheduler(nodeID)
-	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState, EndUnknown: a.config.EndUnknown}
-	a.orphanCleaner.OnUnknownProcess = func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) }
-	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
-	if !a.dataDirectory.ephemeralState {
-		a.directoryIdentity, err = openIdentity(a.dataDirectory, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, findOtherOwner, a.logger)
-		if err != nil {
-			return err
-		}
+	a.orphanCleaner = &orphans.Cleaner{
+		Store: a.store, AllocDirs: d.allocDirs(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
+		EphemeralState: d.ephemeralState, EndUnknown: a.config.EndUnknown,
+		OnUnknownProcess: func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) },
 	}
-	if err := a.helperProcesses.start(ctx); err != nil {
+	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
+	if d.ephemeralState {
+		return nil
+	}
+	a.directoryIdentity, err = openIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, findOtherOwner, a.logger)
+	return err
+}
+
+// startHelpers starts the helper processes, and records that the data directory owns the tasks.
+func (a *Agent) startHelpers(ctx context.Context) error {
+	if err := a.helperProcesses.start(ctx); err != nil || a.directoryIdentity == nil {
 		return err
 	}
-	if a.directoryIdentity != nil {
-		if err := a.directoryIdentity.publish(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
-			a.logger.Error("a copy of the data directory can take its tasks", "error", err)
-		}
+	if err := a.directoryIdentity.publish(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
+		a.logger.Error("owner of the data directory not recorded", "error", err)
 	}
+	return nil
+}
+
+// openNode creates the node and what it needs of the machine, and starts the plugins.
+func (a *Agent) openNode(ctx context.Context) (err error) {
+	nodeID := localnode.LoadID(a.store)
+	a.scheduler = a.newScheduler(nodeID)
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
 	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirs(), a.host.CPUMHz
