@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -239,21 +240,28 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.I
 	if err != nil {
 		return err
 	}
-	_, err = i.store.Update(ctx, func(tx *store.Txn) error {
+	// With a later change, but without this record, a copy of the state would count as the owner after a reboot.
+	i.store.UpdateWithNext(func(tx *store.Txn) error {
 		o := i.owner
 		tx.PutMeta(state.DirectoryOwnerName, &state.DirectoryOwner{
 			ID: o.ID, Boot: o.Boot, Device: o.Device, Inode: o.Inode, Path: o.Path, Keeper: state.ProcessRecord(o.Keeper), Agent: state.ProcessRecord(o.Agent),
 		})
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("record the owner of the state: %w", err)
+	if _, err = i.store.Update(ctx, func(*store.Txn) error { return nil }); err != nil {
+		err = fmt.Errorf("record the owner of the state: %w", err)
 	}
+	return errors.Join(err, i.writeOwnerFile(text))
+}
+
+// writeOwnerFile replaces the file that names the owner for other processes.
+func (i *directoryIdentity) writeOwnerFile(text []byte) error {
 	path := filepath.Join(i.dir, keeper.OwnerFile)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
+	written := path + ".new"
+	if err := os.WriteFile(written, text, 0o600); err != nil {
+		return errors.Join(err, os.Remove(written))
 	}
-	return os.Rename(path+".new", path)
+	return os.Rename(written, path)
 }
 
 // findOtherOwner returns another directory with the same id whose keeper runs.

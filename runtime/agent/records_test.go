@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -176,5 +177,13 @@ func TestStartWithUnchangeableState(t *testing.T) {
 	}
 	if key := loadHookKey(s, hclog.NewNullLogger()); len(key) != state.HookKeySize {
 		t.Errorf("key %v", key)
+	}
+	dir := t.TempDir()
+	i := &directoryIdentity{dir: dir, store: s, owner: directoryOwner{ID: "i"}}
+	if err := i.publish(t.Context(), process.ID{PID: 7}); err == nil {
+		t.Error("the owner is recorded in a closed state")
+	}
+	if o := readOwnerFile(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {
+		t.Errorf("the file of the owner has %+v", o)
 	}
 }
