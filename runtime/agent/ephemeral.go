@@ -39,7 +39,7 @@ func checkNoAgentTasks(dataDir string) error {
 		return fmt.Errorf("data directory %s: tasks of an agent, which would end with this run, can run in it: %w", dataDir, err)
 	}
 	if len(ids) > 0 {
-		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -end-unknown, which ends the tasks",
+		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -adopt-unknown or -end-unknown",
 			dataDir, len(ids), strings.Join(shortIDs(ids), ", "))
 	}
 	return nil
