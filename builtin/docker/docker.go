@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
+	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -107,10 +110,27 @@ func newEngine(c *pluginConfig) (*client.Client, error) {
 		opts = append(opts, client.WithHost(c.Endpoint))
 	}
 	engine, err := client.New(opts...)
+	if err == nil {
+		if host, parseErr := client.ParseHostURL(engine.DaemonHost()); parseErr == nil && host.Scheme == "unix" {
+			engine, err = client.New(append(opts, client.WithDialContext(dialSocket(host.Host)))...)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the address of the Docker engine: %w", err)
 	}
 	return engine, nil
+}
+
+// dialSocket returns a function that connects to a socket. The client replaces each error with the text "dial unix" by an error
+// without a cause: a lack of descriptors has another text, so that a start can wait for them.
+func dialSocket(path string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if errno, ok := errors.AsType[syscall.Errno](err); ok && process.IsTableFull(err) {
+			err = fmt.Errorf("connect to %s: %w", path, errno)
+		}
+		return conn, err
+	}
 }
 
 // current returns the configuration and the client. The error is for a host that has not

@@ -18,6 +18,12 @@ import (
 
 // Start creates and starts the container of a task. After an error it removes the container.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, err error) {
+	executed := false
+	defer func() {
+		if !executed {
+			err = sdk.WaitIfExhausted(err)
+		}
+	}()
 	config, engine, err := d.current()
 	if err != nil {
 		return nil, err
@@ -97,6 +103,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		return nil, engineError(fmt.Errorf("start the container %s: %w", options.Name, err))
 	}
+	executed = true
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
 		return nil, engineError(fmt.Errorf("inspect the container %s: %w", options.Name, err))
