@@ -45,6 +45,26 @@ const startTimeout = 60 * time.Second
 // of tests runs at a time, because engines share the bridge of the machine.
 func Start(t testing.TB) *Engine {
 	t.Helper()
+	prepare(t)
+	return startDocker(t)
+}
+
+// StartPodman is Start for the Docker API of podman. It uses runc, because crun refuses hybrid cgroups.
+func StartPodman(t testing.TB) *Engine {
+	t.Helper()
+	prepare(t)
+	return startPodman(t)
+}
+
+// StartDockerAndPodman is Start and StartPodman for a test that needs both. Their containers are in different networks.
+func StartDockerAndPodman(t testing.TB) (docker, podman *Engine) {
+	t.Helper()
+	prepare(t)
+	return startDocker(t), startPodman(t)
+}
+
+func startDocker(t testing.TB) *Engine {
+	t.Helper()
 	e := start(t, "dockerd", "docker.io", func(dir, host string) []string {
 		return []string{"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
 			"--host", host, "--iptables=false", "--ip-masq=false", "--ip-forward=false"}
@@ -53,8 +73,7 @@ func Start(t testing.TB) *Engine {
 	return e
 }
 
-// StartPodman is Start for the Docker API of podman. It uses runc, because crun refuses hybrid cgroups.
-func StartPodman(t testing.TB) *Engine {
+func startPodman(t testing.TB) *Engine {
 	t.Helper()
 	e := start(t, "podman", "podman", func(dir, host string) []string {
 		writePodmanConfig(t, filepath.Join(dir, "containers.conf"))
@@ -87,18 +106,24 @@ func writePodmanConfig(t testing.TB, path string) {
 	t.Setenv("CONTAINERS_CONF", path)
 }
 
+// prepare skips the test if it must not start an engine, and waits until no other test has one.
+func prepare(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a Docker engine needs root")
+	}
+	if testing.Short() {
+		t.Skip("starts a Docker engine")
+	}
+	lock(t)
+}
+
 // start starts the program of a Debian package, with the arguments for its directory and its address.
 func start(t testing.TB, program, debianPackage string, args func(dir, host string) []string) *Engine {
 	t.Helper()
 	unavailable := t.Skipf
 	if os.Getenv("NOMAD_LITE_CI") != "" {
 		unavailable = t.Fatalf
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("a Docker engine needs root")
-	}
-	if testing.Short() {
-		t.Skip("starts a Docker engine")
 	}
 	if _, err := exec.LookPath(program); err != nil {
 		unavailable("install %s: %v", debianPackage, err)
@@ -107,7 +132,6 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	if err != nil {
 		unavailable("install busybox-static: %v", err)
 	}
-	lock(t)
 	// A short path, because the path of a socket is limited.
 	dir, err := os.MkdirTemp("/tmp", "nomad-lite-engine")
 	if err != nil {
