@@ -42,6 +42,7 @@ type logPump struct {
 	tty         bool
 	start       *sdk.StartRequest
 	positions   *positionFile
+	boot        func() int64 // bootTime
 
 	files  [2]*os.File
 	resume [2]streamPosition // resume: what this connection must skip
@@ -52,7 +53,7 @@ type logPump struct {
 type pendingOutput struct {
 	data     []byte
 	position streamPosition // position after data
-	received streamPosition // time of the last message, and number of messages with that time
+	received streamPosition // time of the last message, number of messages with that time, and greatest time of a message
 }
 
 // open opens the output files of the task, and blocks until the host reads them.
@@ -113,11 +114,13 @@ func (p *logPump) run(ctx context.Context, hasExited func() bool) {
 // error unless the engine has ended the stream. It reports whether it has copied anything.
 func (p *logPump) copy(ctx context.Context, follow bool) (copied bool, err error) {
 	for stream := range p.resume {
-		p.resume[stream], p.buffer[stream] = p.positions.load(stream), pendingOutput{}
+		position := p.positions.load(stream)
+		p.resume[stream], p.buffer[stream] = position, pendingOutput{received: streamPosition{Newest: position.Newest}}
 	}
-	first := p.resume[stdoutStream].Time
+	boot := p.boot()
+	first := p.resume[stdoutStream].oldestNext(boot)
 	if !p.tty {
-		first = min(first, p.resume[stderrStream].Time)
+		first = min(first, p.resume[stderrStream].oldestNext(boot))
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: follow}
 	if first > 0 {
@@ -230,28 +233,37 @@ func splitTimestamp(message []byte) (nanoseconds int64, text []byte, err error) 
 func (p *logPump) add(ctx context.Context, stream int, at int64, text []byte) error {
 	b, resume := &p.buffer[stream], &p.resume[stream]
 	if b.received.Time != at {
-		b.received = streamPosition{Time: at}
+		b.received.Time, b.received.Count = at, 0
 	}
 	index := b.received.Count
 	b.received.Count++
 	skip := 0
-	switch {
-	case at < resume.Time, at == resume.Time && index < resume.Count:
-		return nil
-	case at == resume.Time && index == resume.Count:
-		skip = int(min(resume.Bytes, uint64(len(text))))
+	if resume.Time != 0 {
+		// The engine sends the log from the first message that is not older than the position. If the clock was set back, that
+		// message is before the position. A message newer than all of them follows a position that is no longer in the log.
+		switch {
+		case at > resume.Newest:
+		case at == resume.Time && index == resume.Count:
+			skip = int(min(resume.Bytes, uint64(len(text))))
+		case at == resume.Time && index+1 == resume.Count && resume.Bytes == 0:
+			*resume = streamPosition{} // the next message is new, also if the clock was set back before it
+			return nil
+		default:
+			return nil
+		}
+		*resume = streamPosition{}
 	}
-	*resume = streamPosition{} // from here on, the stream is new, also if the clock has been set back
+	b.received.Newest = max(b.received.Newest, at)
 	for sent := skip; ; {
 		room := maxAtomicWrite - len(b.data)
 		if len(text)-sent <= room {
 			b.data = append(b.data, text[sent:]...)
-			b.position = streamPosition{Time: at, Count: index + 1}
+			b.position = streamPosition{Time: at, Count: index + 1, Newest: b.received.Newest}
 			return nil
 		}
 		b.data = append(b.data, text[sent:sent+room]...)
 		sent += room
-		b.position = streamPosition{Time: at, Count: index, Bytes: uint64(sent)}
+		b.position = streamPosition{Time: at, Count: index, Bytes: uint64(sent), Newest: b.received.Newest}
 		if err := p.flush(ctx, stream); err != nil {
 			return err
 		}
@@ -287,6 +299,7 @@ func (p *logPump) flush(ctx context.Context, stream int) error {
 			return err
 		}
 	}
+	b.position.Boot = p.boot()
 	p.positions.store(stream, b.position)
 	b.data = b.data[:0]
 	return nil

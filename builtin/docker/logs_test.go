@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,24 +38,17 @@ func (m logMessage) encode(tty bool) []byte {
 	return append(header, body...)
 }
 
-// logsHandler sends messages since the time of the request. It breaks off after a random
-// number of bytes, except for a request that does not follow.
+// logsHandler sends the messages from the first that is not older than the time of the
+// request. It breaks off after a random number of bytes, except for a request that does not
+// follow.
 func logsHandler(messages []logMessage, tty bool, random *rand.Rand) http.HandlerFunc {
 	var mu sync.Mutex
 	return func(w http.ResponseWriter, r *http.Request) {
 		var body bytes.Buffer
-		since := time.Unix(0, 0)
-		if text := r.URL.Query().Get("since"); text != "" {
-			var seconds, nanoseconds int64
-			if _, err := fmt.Sscanf(text, "%d.%d", &seconds, &nanoseconds); err != nil {
-				panic(err)
-			}
-			since = time.Unix(seconds, nanoseconds)
-		}
-		for _, m := range messages {
-			if !m.at.Before(since) {
-				body.Write(m.encode(tty))
-			}
+		since := requestedSince(r)
+		first := slices.IndexFunc(messages, func(m logMessage) bool { return !m.at.Before(since) })
+		for _, m := range messages[max(0, first):] {
+			body.Write(m.encode(tty))
 		}
 		data := body.Bytes()
 		if r.URL.Query().Get("follow") == "1" {
@@ -67,6 +61,19 @@ func logsHandler(messages []logMessage, tty bool, random *rand.Rand) http.Handle
 		}
 		w.Write(data)
 	}
+}
+
+// requestedSince returns the time from which a request wants the log.
+func requestedSince(r *http.Request) time.Time {
+	text := r.URL.Query().Get("since")
+	if text == "" {
+		return time.Unix(0, 0)
+	}
+	var seconds, nanoseconds int64
+	if _, err := fmt.Sscanf(text, "%d.%d", &seconds, &nanoseconds); err != nil {
+		panic(err)
+	}
+	return time.Unix(seconds, nanoseconds)
 }
 
 // newPump returns a pump whose task has FIFOs, and functions that return what arrived in
@@ -113,7 +120,7 @@ func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, out
 			t.Fatal(err)
 		}
 		t.Cleanup(positions.unmap)
-		return &logPump{engine: d.engine, containerID: "c1", tty: tty, start: start, positions: positions}
+		return &logPump{engine: d.engine, containerID: "c1", tty: tty, start: start, positions: positions, boot: bootTime}
 	}, output
 }
 
@@ -136,7 +143,8 @@ func unixPending(t *testing.T, f *os.File) int {
 }
 
 // Output arrives once, although the engine's stream breaks off at any byte, the process is
-// replaced at any time, messages have equal times and streams are not in order of time.
+// replaced at any time, messages have equal times, streams are not in order of time, and the
+// clock is set forward and back.
 func TestOutputArrivesOnce(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		t.Run(fmt.Sprintf("tty %v", tty), func(t *testing.T) {
@@ -151,6 +159,10 @@ func TestOutputArrivesOnce(t *testing.T) {
 				}
 				if random.IntN(3) > 0 {
 					at[stream] = at[stream].Add(time.Duration(random.IntN(1000)))
+				}
+				if random.IntN(20) == 0 {
+					step := time.Duration(random.IntN(20000) - 10000)
+					at[0], at[1] = at[0].Add(step), at[1].Add(step)
 				}
 				text := fmt.Sprintf("%d %s\n", i, strings.Repeat("x", random.IntN(200)))
 				if random.IntN(20) == 0 {
@@ -180,6 +192,35 @@ func TestOutputArrivesOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The clock is set back while the plugin is down, under an engine that leaves out each message that is older than the time of
+// the request.
+func TestOutputAfterClockWasSetBack(t *testing.T) {
+	at := func(second int64) time.Time { return time.Unix(1700000000+second, 0) }
+	messages := []logMessage{{0, at(10), "1\n"}, {0, at(30), "2\n"}}
+	e := newFakeEngine(t)
+	d := newTestDriver(t, e.host, nil)
+	e.handle("GET /containers/c1/logs", func(w http.ResponseWriter, r *http.Request) {
+		for _, m := range messages {
+			if !m.at.Before(requestedSince(r)) {
+				w.Write(m.encode(false))
+			}
+		}
+	})
+	newProcess, output := newPump(t, d, false)
+	boot := time.Duration(0)
+	for range 2 {
+		p := newProcess()
+		p.boot = func() int64 { return int64(boot) }
+		p.run(t.Context(), func() bool { return true })
+		messages = append(messages, logMessage{0, at(18), "3\n"}, logMessage{0, at(31), "4\n"})
+		boot -= 13 * time.Second
+	}
+	if got := output[0](); got != "1\n2\n3\n4\n" {
+		t.Errorf("output %q", got)
+	}
+	output[1]()
 }
 
 // A log driver that cannot be read ends the copy, so that the task need not wait for it.

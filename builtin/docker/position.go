@@ -6,17 +6,39 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// streamPosition is how far the output of one stream was passed on: all messages before
-// Time, the first Count messages with that time, and Bytes of the next.
+// streamPosition is how far the output of one stream was passed on: up to the message that
+// is number Count of those with its Time, and Bytes of the next message with that time.
 type streamPosition struct {
-	Time  int64 // nanoseconds since 1970; 0 means the start of the stream
-	Count uint64
-	Bytes uint64
+	Time   int64 // nanoseconds since 1970; 0 means the start of the stream
+	Count  uint64
+	Bytes  uint64
+	Newest int64 // greatest time of a message up to the position, which is greater than Time if the clock was set back
+	Boot   int64 // time of the machine's boot by the clock of that moment, see bootTime
+}
+
+// oldestNext returns the time from which the engine must send its log, so that the messages after the position are sent. Engines
+// before version 24 leave out each message that is older; those after the position are older than it if the clock was set
+// back since then.
+func (p streamPosition) oldestNext(boot int64) int64 {
+	if p.Time == 0 {
+		return 0
+	}
+	return p.Time - max(0, p.Boot-boot)
+}
+
+// bootTime returns the time of the machine's boot by the present clock, in nanoseconds since 1970. It is smaller after the clock
+// was set back.
+func bootTime() int64 {
+	var boot unix.Timespec
+	now := time.Now().UnixNano()
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux always has this clock
+	return now - boot.Nano()
 }
 
 // positionFile keeps the positions of both streams in a file that is mapped into memory:
@@ -28,7 +50,7 @@ type positionFile struct {
 // The file has two slots for each stream, and the number of the valid one. A store writes
 // the other slot first, so that one slot is complete at every moment.
 const (
-	slotSize         = 24
+	slotSize         = 40
 	streamSize       = 8 + 2*slotSize
 	positionFileSize = 2 * streamSize
 )
@@ -68,9 +90,11 @@ func (p *positionFile) slot(stream int, n uint32) []byte {
 func (p *positionFile) load(stream int) streamPosition {
 	slot := p.slot(stream, p.valid(stream).Load())
 	return streamPosition{
-		Time:  int64(binary.NativeEndian.Uint64(slot)),
-		Count: binary.NativeEndian.Uint64(slot[8:]),
-		Bytes: binary.NativeEndian.Uint64(slot[16:]),
+		Time:   int64(binary.NativeEndian.Uint64(slot)),
+		Count:  binary.NativeEndian.Uint64(slot[8:]),
+		Bytes:  binary.NativeEndian.Uint64(slot[16:]),
+		Newest: int64(binary.NativeEndian.Uint64(slot[24:])),
+		Boot:   int64(binary.NativeEndian.Uint64(slot[32:])),
 	}
 }
 
@@ -80,6 +104,8 @@ func (p *positionFile) store(stream int, position streamPosition) {
 	binary.NativeEndian.PutUint64(slot, uint64(position.Time))
 	binary.NativeEndian.PutUint64(slot[8:], position.Count)
 	binary.NativeEndian.PutUint64(slot[16:], position.Bytes)
+	binary.NativeEndian.PutUint64(slot[24:], uint64(position.Newest))
+	binary.NativeEndian.PutUint64(slot[32:], uint64(position.Boot))
 	p.valid(stream).Store(n)
 }
 

@@ -68,7 +68,7 @@ func (t *task) prepareOutput() {
 	if !t.state.CollectsOutput {
 		return
 	}
-	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, tty: t.state.TTY, start: t.start}
+	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, tty: t.state.TTY, start: t.start, boot: bootTime}
 	dir, err := os.OpenRoot(t.start.TaskDir())
 	if err == nil {
 		defer dir.Close()
