@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -35,8 +35,11 @@ test-faults: ## a long run of faults: each process killed at each moment of a ta
 test-starts: ## a long run of kills of agent, plugins, keeper and log collector while tasks start and exit that may run only once; needs root
 	$(LONG) '^TestInterruptedStarts$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
-test-kills: ## a long run of random pairs of kills while 100 tasks run; needs root
+test-kills: ## a long run of random pairs of kills while 100 tasks of all kinds run, artifacts are downloaded, canaries are deployed, devices fail, tasks exceed their memory, and the clock of the machine steps by up to 30 s; needs root
 	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+
+test-kills-user: ## test-kills with an agent that is not root, and the kinds of tasks that it can run; needs root
+	$(LONG) '^TestRandomKillsOfUser$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
 test-accounts: ## a long run of random schedules, in which other accounts attack an agent while tasks start, restart and end and the agent is killed; needs root
 	$(LONG) '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile $(PART)

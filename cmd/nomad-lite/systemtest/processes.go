@@ -185,7 +185,7 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 			if kind == "plugin" && (argv[3] == execdriver.Name || argv[3] == java.Name || argv[3] == qemu.Name) {
 				kind = OnDemandPluginKind
 			}
-		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
+		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") || strings.HasSuffix(name, "-device") {
 			kind = name
 		} else if bytes.Contains(environ, []byte("\x00DHV_OPERATION=")) {
 			kind = VolumePluginKind

@@ -16,8 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
@@ -26,287 +25,204 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-const randomKillsConfig = `
-data_dir   = %q
-plugin_dir = %q
-log_level  = "debug"
-ports {
-  http = 0
-}
-client {
-  cpu_total_compute        = 1000000
-  memory_total_mb          = 1000000
-  gc_disk_usage_threshold  = 100
-  gc_inode_usage_threshold = 100
-}
-plugin "raw_exec" {
-  config {
-    enabled = true
-  }
-}
-plugin "exec-driver" {
-  config {
-    enabled = true
-  }
-}
-`
-
-// randomKillsGroupHCL is the task group of one driver. Its task holds an exclusive lock, records the
-// start of each run and each requested exit, and counts on its standard output.
-const randomKillsGroupHCL = `
-  group %[1]q {
-    count = %[2]d
-    restart {
-      attempts = 1000000
-      interval = "24h"
-      delay    = "0s"
-    }
-    reschedule {
-      attempts  = 0
-      unlimited = false
-    }
-    ephemeral_disk {
-      size = 50
-    }
-    task "count" {
-      logs {
-        max_files     = 4
-        max_file_size = 10
-      }
-      driver = %[1]q
-      config {
-        command = "/bin/bash"
-        args    = ["-c", <<-EOT
-          record=%[3]s/$NOMAD_ALLOC_ID
-          exec 9>>$record.lock
-          flock -n 9 || { echo double >>$record; exit 99; }
-          run=1
-          [ -e $record ] && while read word _; do [ $word = start ] && run=$((run+1)); done <$record
-          echo "start $run $$" >>$record
-          exec 3<> <(:)
-          while :; do
-            echo $run $((++i))
-            [ -e $record.end ] && { rm $record.end; echo "end $run $i" >>$record; exit 7; }
-            read -t 0.2 -u 3
-          done
-        EOT
-        ]
-      }
-      resources {
-        cpu    = 20
-        memory = 20
-      }
-    }
-  }
-`
-
 // killWaitTimeout is longer than the longest delay before a plugin is restarted.
 const killWaitTimeout = 2 * systemtest.WaitTimeout
 
 // randomKillsRun is one run of TestRandomKills.
 type randomKillsRun struct {
-	*testing.T
-	random        *rand.Rand // random choices of the current iteration
-	taskCount     int        // number of tasks, half of them of each driver
-	dir           string     // directory of all files of the test run
-	taskRecordDir string     // directory in which the tasks record their runs, one file per allocation
-	configFile    string
-	log           *os.File
-	client        *api.Client
-	agent         *exec.Cmd
+	*killNode
+	random    *rand.Rand          // random choices of the current iteration
+	kinds     map[string]killKind // by name
+	victims   []string            // kinds of the processes that are killed
+	required  []string            // kinds of the processes of which exactly one runs when the node has recovered
+	scenarios []killScenario
 
-	allocIDs            []string          // ids of the allocations, sorted by name
-	driverByAlloc       map[string]string // driver by allocation
-	requestedExitCounts map[string]int    // number of exits that the test has caused, by allocation id
-	recentlyEndedAllocs map[string]bool   // allocations whose task the test has killed or stopped since the last check
-	interruptedRuns     map[string][]int  // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
-	killCounts          map[string]int    // number of kills since the last check, by kind of process
-	lastKeeperKill      time.Time         // time at which a keeper was last killed
-	recentKills         []string          // times and kinds of the kills since the last check
+	allocIDs            []string            // ids of the allocations, sorted by name
+	kindByAlloc         map[string]killKind // by allocation id
+	requestedExitCounts map[string]int      // number of exits that the test has caused, by allocation id
+	recentlyEndedAllocs map[string]bool     // allocations whose task the test has killed or stopped since the last check
+	interruptedRuns     map[string][]int    // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
+	killCounts          map[string]int      // number of kills since the last check, by kind of process
+	totalKillCounts     map[string]int      // number of kills, by kind of process
+	keepersBeforeRun    map[string]int      // by allocation id: number of keepers that were certainly killed before the start of the latest run
+	keepersBeforeCheck  int                 // number of keepers that were killed before the last check
+	recentKills         []string            // times and kinds of the kills since the last check
 }
 
-// TestRandomKills kills random pairs of the processes of a node while its tasks start and
-// exit. It checks that no task, no exit status and no line of output is lost or duplicated,
-// and that the node leaves nothing behind.
+// TestRandomKills kills random pairs of the processes of a node while its tasks start and exit, and while artifacts are
+// downloaded, canaries are deployed, devices become unhealthy, tasks exceed their memory and the clock steps. It checks that no
+// task, no exit status and no line of output is lost or duplicated, and that the node leaves nothing behind.
 //
 //	make test-kills
-func TestRandomKills(t *testing.T) {
+func TestRandomKills(t *testing.T) { testRandomKills(t, agentEnvironment{}) }
+
+// TestRandomKillsOfUser is TestRandomKills with an agent that is not root, and the kinds of tasks that it can run.
+func TestRandomKillsOfUser(t *testing.T) { testRandomKills(t, agentEnvironment{uid: 54321}) }
+
+func testRandomKills(t *testing.T, in agentEnvironment) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to have cgroups and task directories like an agent's")
+		t.Skip("needs root, to have cgroups and task directories like an agent's, and for an agent of another user")
 	}
-	if endurance.CurrentMode() == endurance.Sample {
+	long := endurance.CurrentMode() != endurance.Sample
+	if !long {
 		slowtest.Skip(t, "kills pairs of processes, and waits for the tasks after each")
+		t.Parallel()
 	}
-	t.Parallel()
 	taskCount := 100
-	if endurance.CurrentMode() == endurance.Sample {
+	if !long {
 		taskCount = 12
 	}
-	run := endurance.Start(t, endurance.Config{Sample: 3, Unit: "pairs of kills", Load: fmt.Sprintf("%d tasks", taskCount)})
-	r := newRandomKillsRun(t, taskCount)
-	r.startAgent()
-	r.registerJob()
-	r.checkTasks()
+	load := fmt.Sprintf("%d tasks of all kinds", taskCount)
+	run := endurance.Start(t, endurance.Config{Sample: 3, Unit: "pairs of kills", Load: load})
+	n := newKillNode(t, in)
+	if long {
+		n.startEngines()
+	}
+	r := newRandomKillsRun(n, taskCount)
+	if long {
+		r.scenarios = append(r.scenarios, clockScenario)
+	}
 	run.Each(func(seed uint64) error {
 		r.random = rand.New(rand.NewPCG(seed, 0))
 		pairs := 3 + r.random.IntN(10)
-		for range pairs {
-			r.killVictimPair()
-			r.sleepRandomly(2 * time.Second)
-		}
-		r.checkTasks()
+		r.iterate(seed, pairs)
 		run.Add(pairs)
 		return nil
 	})
 	r.stopAndCheck()
 }
 
-func newRandomKillsRun(t *testing.T, taskCount int) *randomKillsRun {
-	t.Helper()
-	dir := systemtest.NewNodeDir(t)
+// newRandomKillsRun starts the agent and the tasks of a run.
+func newRandomKillsRun(n *killNode, taskCount int) *randomKillsRun {
+	n.Helper()
 	r := &randomKillsRun{
-		T: t, taskCount: taskCount, dir: dir, taskRecordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
-		driverByAlloc: map[string]string{}, requestedExitCounts: map[string]int{}, recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
+		killNode: n, kinds: map[string]killKind{}, kindByAlloc: map[string]killKind{}, requestedExitCounts: map[string]int{},
+		recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{}, totalKillCounts: map[string]int{}, keepersBeforeRun: map[string]int{},
+		victims:  []string{"agent", "agent", "stop", "keeper", "log-collector", "task", "task", "exit", "exit", servedPluginKind("artifact")},
+		required: []string{"keeper", "log-collector"},
 	}
-	plugins := filepath.Join(dir, "plugins")
-	for _, d := range []string{r.taskRecordDir, plugins} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
+	kinds, counts := killKindCounts(n, taskCount)
+	for _, kind := range kinds {
+		r.kinds[kind.name] = kind
+		if kind.install != nil {
+			kind.install(n)
+		}
+		if !slices.Contains(r.required, kind.plugin) {
+			r.victims, r.required = append(r.victims, kind.plugin), append(r.required, kind.plugin)
 		}
 	}
-	program, err := exec.LookPath("exec-driver")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(plugins, "exec-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s\n", program), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(r.configFile, fmt.Appendf(nil, randomKillsConfig, r.dataDir(), plugins), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if r.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			r.keepLog()
-			for _, p := range systemtest.FindNodeProcesses(r.dataDir()) {
-				_ = p.Signal(syscall.SIGKILL) // after a failure the processes of the node do not exit by themselves
-			}
+	for _, other := range []struct {
+		kind    killKind
+		process string
+	}{{killHook, "dying-hook"}, {killDevices, killDeviceProcess}} {
+		if counts[other.kind.name] > 0 {
+			r.victims, r.required = append(r.victims, other.process), append(r.required, other.process)
 		}
-		r.log.Close()
+	}
+	for _, s := range killScenarios {
+		if s.needs == nil || s.needs(n) {
+			r.scenarios = append(r.scenarios, s)
+		}
+	}
+	r.startAgent()
+	r.waitNoError("the agent answers", func() error {
+		_, err := r.client.Status().Leader()
+		return err
 	})
-	r.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(r.dataDir(), agentsocket.FileName)})
-	if err != nil {
-		t.Fatal(err)
+	if counts[killVolumes.name] > 0 {
+		r.waitNoError("the volume is created", func() error { return createKillVolume(n) })
 	}
+	pause := "1"
+	if taskCount < 100 {
+		pause = "0.2"
+	}
+	for _, kind := range kinds {
+		r.registerKind(kind, counts[kind.name], pause)
+	}
+	n.Logf("tasks of each kind: %v", counts)
+	r.checkTasks()
 	return r
 }
 
-func (r *randomKillsRun) dataDir() string { return filepath.Join(r.dir, "data") }
-
-// keepLog prints the end of the log and keeps the whole log in the temporary directory.
-func (r *randomKillsRun) keepLog() {
-	text, err := os.ReadFile(r.log.Name())
-	if err != nil {
-		r.Error(err)
-		return
+// startEngines starts the engines that are on the machine, which the user of the environment can use.
+func (n *killNode) startEngines() {
+	n.Helper()
+	for _, program := range []string{"dockerd", "podman", "busybox"} {
+		if _, err := exec.LookPath(program); err != nil {
+			n.Logf("without containers: %v", err)
+			return
+		}
 	}
-	kept := filepath.Join(os.TempDir(), "random-kills.log")
-	if err := os.WriteFile(kept, text, 0o600); err != nil {
-		r.Error(err)
+	n.docker, n.podman = dockertest.StartDockerAndPodman(n.T)
+	n.Cleanup(n.killProcessesIfFailed) // before the engines remove their containers
+	if n.in.uid != 0 {
+		socket := strings.TrimPrefix(n.docker.Host, "unix://")
+		if err := errors.Join(os.Chmod(filepath.Dir(socket), 0o711), os.Chown(socket, int(n.in.uid), int(n.in.uid))); err != nil {
+			n.Fatal(err)
+		}
 	}
-	r.Logf("the log of the agents is in %s; since the last check: %s", kept, strings.Join(r.recentKills, ", "))
 }
 
-// startAgent starts an agent and does not wait until it is ready.
-func (r *randomKillsRun) startAgent() {
+// registerKind registers the job of a kind and collects its allocations.
+func (r *randomKillsRun) registerKind(kind killKind, count int, pause string) {
 	r.Helper()
-	r.agent = exec.Command("nomad-lite", "agent", "-config", r.configFile)
-	r.agent.Stdout, r.agent.Stderr = r.log, r.log
-	if err := r.agent.Start(); err != nil {
-		r.Fatal(err)
+	// The fingerprints of drivers and devices come after the answer of the agent, and a job waits for them.
+	if err := r.register(kind.newJob(r.killNode, count, pause)); err != nil {
+		r.Fatalf("register %s: %v", kind.name, err)
 	}
-	process := r.agent.Process
-	r.Cleanup(func() { _ = process.Kill() })
+	r.waitNoError("all tasks of "+kind.name+" are placed", func() error {
+		list, err := r.allocsOf(kind.name, count)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })
+		for _, a := range list {
+			r.allocIDs = append(r.allocIDs, a.ID)
+			r.kindByAlloc[a.ID] = kind
+		}
+		return nil
+	})
 }
 
-// end sends a signal to the agent and waits until the agent exits.
-func (r *randomKillsRun) end(signal syscall.Signal) {
+// iterate kills pairs of processes while scenarios are under way, waits for their results and checks all tasks.
+func (r *randomKillsRun) iterate(seed uint64, pairs int) {
 	r.Helper()
-	if err := r.agent.Process.Signal(signal); err != nil {
-		r.Errorf("agent has ended before it was told to: %v", err)
+	type result struct {
+		job    string
+		finish func() error
 	}
-	err := r.agent.Wait()
-	if status := (*exec.ExitError)(nil); errors.As(err, &status) && status.Sys().(syscall.WaitStatus).Signal() == signal {
-		return // the signal was SIGKILL, or arrived before the agent handled signals
+	var results []result
+	for _, i := range r.random.Perm(len(r.scenarios))[:1+r.random.IntN(2)] {
+		s := r.scenarios[i]
+		job := fmt.Sprintf("%s-%d", s.name, seed)
+		r.recentKills = append(r.recentKills, "start of "+job)
+		results = append(results, result{job, s.start(r.killNode, r.random, job)})
 	}
-	if err != nil {
-		r.Errorf("agent, ended by %v: %v", signal, err)
+	for range pairs {
+		r.killVictimPair()
+		r.sleepRandomly(2 * time.Second)
 	}
+	for _, s := range results {
+		r.waitNoError("the result of "+s.job, s.finish)
+	}
+	for _, s := range results { // a purge collects ended allocations of other jobs, too
+		if !strings.HasPrefix(s.job, clockScenario.name) {
+			r.purge(s.job)
+		}
+	}
+	r.checkTasks()
 }
 
 func (r *randomKillsRun) sleepRandomly(most time.Duration) {
 	time.Sleep(time.Duration(r.random.Int64N(int64(most))))
 }
 
-// registerJob registers the job and collects its allocations.
-func (r *randomKillsRun) registerJob() {
-	r.Helper()
-	text := "job \"many\" {\n"
-	for _, driver := range []string{rawexec.Name, "external_exec"} {
-		text += fmt.Sprintf(randomKillsGroupHCL, driver, r.taskCount/2, r.taskRecordDir)
-	}
-	r.waitNoError("the agent answers", func() error {
-		_, err := r.client.Status().Leader()
-		return err
-	})
-	job, err := r.client.Jobs().ParseHCL(text+"}\n", true)
-	if err == nil {
-		_, _, err = r.client.Jobs().Register(job, nil)
-	}
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.waitNoError("all tasks are placed", func() error {
-		list, _, err := r.client.Jobs().Allocations("many", false, nil)
-		if err != nil {
-			return err
-		}
-		if len(list) != r.taskCount {
-			return fmt.Errorf("%d allocations", len(list))
-		}
-		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })
-		for _, a := range list {
-			r.allocIDs = append(r.allocIDs, a.ID)
-			r.driverByAlloc[a.ID] = a.TaskGroup
-		}
-		return nil
-	})
-}
-
-// waitNoError calls look repeatedly until it returns nil.
-func (r *randomKillsRun) waitNoError(what string, look func() error) {
-	r.Helper()
-	var err error
-	for deadline := time.Now().Add(killWaitTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = look(); err == nil {
-			return
-		}
-	}
-	r.Fatalf("%s: not within %v: %v", what, killWaitTimeout, err)
-}
-
-// victimKinds are the kinds of processes that the test kills. "stop" is an orderly shutdown of the
-// agent, and "exit" is an exit of a task by itself.
-var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
-
 // killVictimPair kills two victims shortly after each other. If one of them was the agent, it
 // starts the next agent.
 func (r *randomKillsRun) killVictimPair() {
 	r.Helper()
-	first := victimKinds[r.random.IntN(len(victimKinds))]
-	second := victimKinds[r.random.IntN(len(victimKinds))]
+	first := r.victims[r.random.IntN(len(r.victims))]
+	second := r.victims[r.random.IntN(len(r.victims))]
 	down := false
 	for _, kind := range []string{first, second} {
 		if kind == "agent" || kind == "stop" {
@@ -335,7 +251,7 @@ func (r *randomKillsRun) waitFIFOReaders() {
 		if _, err := r.client.Status().Leader(); err != nil {
 			return err
 		}
-		processes, want := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir())), 2*(len(r.allocIDs)-len(r.recentlyEndedAllocs))
+		processes, want := r.processes(), 2*(len(r.allocIDs)-len(r.recentlyEndedAllocs))
 		for _, kind := range []string{"keeper", "log-collector"} {
 			if len(processes[kind]) != 1 {
 				return fmt.Errorf("%d processes %s", len(processes[kind]), kind)
@@ -360,27 +276,30 @@ func countTaskFIFOs(pid int) (count int) {
 	return count
 }
 
-// killVictim kills a victim of the kind, if there is one.
+// killVictim kills a victim of the kind, if there is one. "stop" is an orderly shutdown of the agent, and "exit" is an exit of a
+// task by itself.
 func (r *randomKillsRun) killVictim(kind string) {
 	r.Helper()
 	r.recentKills = append(r.recentKills, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
 	switch kind {
 	case "agent":
-		r.killCounts[kind]++
+		r.countKill(kind)
 		r.end(syscall.SIGKILL)
 	case "stop":
 		r.end(syscall.SIGTERM)
 	case "task", "exit":
 		r.endTask(kind)
 	default:
-		for _, p := range systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))[kind] {
+		for _, p := range r.processes()[kind] {
 			_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
-			r.killCounts[kind]++
-			if kind == "keeper" {
-				r.lastKeeperKill = time.Now()
-			}
+			r.countKill(kind)
 		}
 	}
+}
+
+func (r *randomKillsRun) countKill(kind string) {
+	r.killCounts[kind]++
+	r.totalKillCounts[kind]++
 }
 
 // endTask kills the process of a random task, or makes it exit with code 7. It skips a task whose
@@ -393,33 +312,48 @@ func (r *randomKillsRun) endTask(how string) {
 		return
 	}
 	if how == "exit" {
-		if err := os.WriteFile(filepath.Join(r.taskRecordDir, id+".end"), nil, 0o644); err != nil {
+		if err := os.WriteFile(r.allocPath(id, "data/record.end"), nil, 0o666); err != nil {
 			r.Fatal(err)
 		}
 	} else {
-		p, err := process.LookupID(record.pids[len(record.pids)-1])
-		if err == nil {
-			err = p.Signal(syscall.SIGKILL)
+		found := r.processes()[taskProcessKind(id)]
+		if len(found) != 1 || innermostPID(found[0].PID) != record.pids[len(record.pids)-1] {
+			r.Errorf("task of %s is gone: %v, the last run is %v", id, found, record.pids)
+			return
 		}
-		if err != nil {
+		if err := found[0].Signal(syscall.SIGKILL); err != nil {
 			r.Errorf("task of %s is gone: %v", id, err)
 			return
 		}
 	}
-	r.recentKills[len(r.recentKills)-1] += " " + id[:8]
+	r.recentKills[len(r.recentKills)-1] += fmt.Sprintf(" %s (%s)", id[:8], r.kindByAlloc[id].name)
 	r.recentlyEndedAllocs[id] = true
 	r.requestedExitCounts[id]++
 }
 
+// eventMessages returns the types and messages of the events of a task, which may have no state yet.
+func eventMessages(state *api.TaskState) (messages []string) {
+	if state == nil {
+		return nil
+	}
+	for _, e := range state.Events {
+		messages = append(messages, e.Type+": "+e.DisplayMessage)
+	}
+	return messages
+}
+
+// taskProcessKind returns the kind of the process of an allocation's task.
+func taskProcessKind(allocID string) string { return allocID + "/" + killTask }
+
 // taskRecord is what an allocation's task has recorded about its runs.
 type taskRecord struct {
-	pids              []int       // process ids of the runs
+	pids              []string    // process ids of the runs, in the pid namespaces of the tasks
 	lastOutputNumbers map[int]int // by run: the last number that the run wrote, if it exited by itself
 	runsOverlapped    bool
 }
 
 func (r *randomKillsRun) readTaskRecord(id string) taskRecord {
-	text, err := os.ReadFile(filepath.Join(r.taskRecordDir, id))
+	text, err := os.ReadFile(r.allocPath(id, "data/record"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
 	}
@@ -428,8 +362,7 @@ func (r *randomKillsRun) readTaskRecord(id string) taskRecord {
 		words := strings.Fields(line)
 		switch words[0] {
 		case "start":
-			pid, _ := strconv.Atoi(words[2])
-			record.pids = append(record.pids, pid)
+			record.pids = append(record.pids, words[2])
 		case "end":
 			run, _ := strconv.Atoi(words[1])
 			record.lastOutputNumbers[run], _ = strconv.Atoi(words[2])
@@ -445,10 +378,10 @@ func (r *randomKillsRun) readTaskRecord(id string) taskRecord {
 func (r *randomKillsRun) checkTasks() {
 	r.Helper()
 	r.waitNoError("the node is as it should be", func() error {
-		processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))
+		processes := r.processes()
 		// The check waits for all plugins. Otherwise a task could exit while its plugin is down,
 		// and the next check would expect an exit status that no plugin could observe.
-		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
+		for _, kind := range r.required {
 			if n := len(processes[kind]); n != 1 {
 				return fmt.Errorf("%d processes %s", n, kind)
 			}
@@ -460,23 +393,37 @@ func (r *randomKillsRun) checkTasks() {
 		if len(list) != len(r.allocIDs) {
 			return fmt.Errorf("%d allocations, want %d", len(list), len(r.allocIDs))
 		}
+		byKind := map[string][]*api.AllocationListStub{}
 		for _, a := range list {
-			if err := r.checkAlloc(a, processes[a.ID+"/count"]); err != nil {
-				return fmt.Errorf("%s, driver %s: %w", a.ID, r.driverByAlloc[a.ID], err)
+			kind := r.kindByAlloc[a.ID]
+			byKind[kind.name] = append(byKind[kind.name], a)
+			if err := r.checkAlloc(a, processes[taskProcessKind(a.ID)]); err != nil {
+				return fmt.Errorf("%s, %s: %w", a.ID, kind.name, err)
+			}
+		}
+		for name, allocs := range byKind {
+			if check := r.kinds[name].check; check != nil {
+				if err := check(r.killNode, allocs); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
 			}
 		}
 		return nil
 	})
+	for id := range r.recentlyEndedAllocs {
+		r.keepersBeforeRun[id] = r.keepersBeforeCheck
+	}
+	r.keepersBeforeCheck = r.totalKillCounts["keeper"]
 	r.recentlyEndedAllocs, r.killCounts, r.recentKills = map[string]bool{}, map[string]int{}, nil
 }
 
 func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
-	record, state := r.readTaskRecord(a.ID), a.TaskStates["count"]
+	record, state := r.readTaskRecord(a.ID), a.TaskStates[killTask]
 	runs := len(record.pids)
 	wanted := 1 + r.requestedExitCounts[a.ID] + len(r.interruptedRuns[a.ID])
 	// Each kill of the plugin or of the agent can interrupt the start of one run, which is then
 	// repeated.
-	interruptions := r.killCounts[r.pluginProcessKind(a.ID)] + r.killCounts["agent"]
+	interruptions := r.killCounts[r.kindByAlloc[a.ID].plugin] + r.killCounts["agent"]
 	for run := wanted - 1; slices.Contains(r.interruptedRuns[a.ID], run); run-- {
 		interruptions--
 	}
@@ -488,16 +435,16 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	case record.runsOverlapped:
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
-		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExitCounts[a.ID], len(r.interruptedRuns[a.ID]), state)
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExitCounts[a.ID], len(r.interruptedRuns[a.ID]), eventMessages(state))
 	case apiclient.HasTerminalStatus(a):
-		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
+		r.Fatalf("%s: status %s: %s: %q", a.ID, a.ClientStatus, a.ClientDescription, eventMessages(state))
 	case runs < wanted:
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
 	case int(state.Restarts) < r.requestedExitCounts[a.ID]: // the number of restarts includes starts that failed while the driver was unavailable
 		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.requestedExitCounts[a.ID])
-	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
+	case len(processes) != 1 || innermostPID(processes[0].PID) != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
 	ended := runs - 1
@@ -512,34 +459,25 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	return r.checkOutput(a.ID, record)
 }
 
-// pluginProcessKind returns the kind of the plugin process that serves the driver of an allocation.
-func (r *randomKillsRun) pluginProcessKind(id string) string {
-	if r.driverByAlloc[id] == rawexec.Name {
-		return "plugin"
-	}
-	return "exec-driver"
-}
-
 // checkExitStatus checks that the last exit of a task was reported with its exit status. The status
 // can be unknown if the plugin was killed since the last check and the task was started before a
-// keeper was killed, because the next keeper is not the parent of the task.
+// keeper was killed, because the next keeper is not the parent of the task, and if a driver that is not made with package sdk
+// has recovered the task.
 func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.TaskState) error {
 	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
 	}
-	starts := 0
-	var runStartTime time.Time // start of the run that has ended; zero if the task has dropped that event
-	restarted := false
+	kind := r.kindByAlloc[id]
+	starts, restarted := 0, false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
 		case e.Type == api.TaskStarted:
-			if starts++; starts == 2 {
-				runStartTime = time.Unix(0, e.Time)
-			}
+			starts++
 		case e.Type == api.TaskTerminated && starts < 2:
-			if e.DisplayMessage != want {
-				return fmt.Errorf("the last end is %q, want %q", e.DisplayMessage, want)
+			recovered := kind.foreign && r.totalKillCounts[kind.plugin]+r.totalKillCounts["agent"] > 0
+			if e.DisplayMessage != want && !(recovered && strings.Contains(e.DisplayMessage, "unknown")) {
+				return fmt.Errorf("the last end is %q, want %q: %q", e.DisplayMessage, want, eventMessages(state))
 			}
 			return nil
 		case e.Type == api.TaskRestarting && starts < 2:
@@ -552,22 +490,25 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	if !r.recentlyEndedAllocs[id] {
 		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
-	if restarted && r.killCounts[r.pluginProcessKind(id)] > 0 && runStartTime.Before(r.lastKeeperKill) {
+	if restarted && r.killCounts[kind.plugin] > 0 && r.keepersBeforeRun[id] < r.totalKillCounts["keeper"] {
 		return nil
 	}
-	return fmt.Errorf("no event %q: %v", api.TaskTerminated, systemtest.EventTypes(state.Events))
+	return fmt.Errorf("no event %q: %q", api.TaskTerminated, eventMessages(state))
 }
 
 // checkOutput checks that the output of each run is 1, 2, 3 …, and that it is complete for runs
 // that exited by themselves.
 func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
-	text, err := os.ReadFile(filepath.Join(r.dataDir(), "alloc", id, "alloc", "logs", "count.stdout.0"))
+	text, err := os.ReadFile(r.allocPath(id, "logs/"+killTask+".stdout.0"))
 	if err != nil {
 		return err
 	}
 	run, count := 0, 0
 	for line := range strings.Lines(string(text)) {
 		var runNumber, i int
+		if r.kindByAlloc[id].linePrefix {
+			_, line, _ = strings.Cut(line, " stdout F ")
+		}
 		if _, err := fmt.Sscanf(line, "%d %d\n", &runNumber, &i); err != nil {
 			if !strings.HasSuffix(line, "\n") {
 				break // the task is writing this line
@@ -581,7 +522,7 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 			run, count = runNumber, 0
 		}
 		if count++; i != count {
-			r.Fatalf("output of %s: run %d: %d in the place of %d", id, run, i, count)
+			r.Fatalf("output of %s, %s: run %d: %d in the place of %d", id, r.kindByAlloc[id].name, run, i, count)
 		}
 	}
 	if run != len(record.pids) {
@@ -590,36 +531,34 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	return nil
 }
 
-// stopAndCheck stops the job and the agent, and checks that the node leaves nothing behind.
+// stopAndCheck stops the jobs and the agent, and checks that the node leaves nothing behind.
 func (r *randomKillsRun) stopAndCheck() {
 	r.Helper()
-	r.waitNoError("the job is stopped", func() error {
-		_, _, err := r.client.Jobs().Deregister("many", true, nil)
-		return err
-	})
-	r.waitNoError("its allocations are removed", func() error {
-		if err := r.client.System().GarbageCollect(); err != nil {
-			return err
+	hooked := 0
+	for _, kind := range r.kindByAlloc {
+		if kind.name == killHook.name {
+			hooked++
 		}
-		dirs, err := os.ReadDir(filepath.Join(r.dataDir(), "alloc"))
-		if err != nil || len(dirs) > 0 {
-			return fmt.Errorf("%d directories, %w", len(dirs), err)
-		}
-		return nil
-	})
+	}
+	for name := range r.kinds {
+		r.purge(name)
+	}
+	checkKillLedger(r.killNode, hooked)
 	r.end(syscall.SIGTERM)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		r.Fatal(err)
 	}
-	if strings.Contains(string(mounts), r.dataDir()) {
-		r.Errorf("mounts are left:\n%s", mounts)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, r.dataDir()) {
+			r.Errorf("a mount is left: %s", line)
+		}
 	}
-	for _, id := range r.allocIDs {
-		groups, _ := filepath.Glob("/sys/fs/cgroup/*/nomad/" + id + ".*")
-		scopes, _ := filepath.Glob("/sys/fs/cgroup/nomad.slice/*/" + id + ".*")
-		if len(groups)+len(scopes) > 0 {
-			r.Errorf("cgroups of %s are left: %v", id, append(groups, scopes...))
+	for _, engine := range []*dockertest.Engine{r.docker, r.podman} {
+		if engine != nil {
+			if left := engine.ContainerNames(r); len(left) > 0 {
+				r.Errorf("containers are left: %v", left)
+			}
 		}
 	}
 }

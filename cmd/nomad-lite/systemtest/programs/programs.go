@@ -48,6 +48,7 @@ func All() map[string]func() {
 		"pod-driver":         servePodDriver,
 		"wire-driver":        drivertest.Main,
 		"containers":         listContainers,
+		"step-clock":         stepClock,
 		"net-peer":           runNetPeer,
 	}
 }

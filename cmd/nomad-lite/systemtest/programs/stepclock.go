@@ -1,0 +1,40 @@
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stepClock is the program "step-clock BY DURATION". It steps the clock of the machine, and after the duration steps it back. It
+// does so also if its parent ends first: it has a session of its own, and ignores the signals of a terminal.
+func stepClock() {
+	by, byErr := time.ParseDuration(os.Args[1])
+	duration, durationErr := time.ParseDuration(os.Args[2])
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	err := errors.Join(byErr, durationErr)
+	if err == nil {
+		err = addToClock(by)
+	}
+	if err == nil {
+		time.Sleep(duration) // runs with the monotonic clock
+		err = addToClock(-by)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func addToClock(by time.Duration) error {
+	now := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return fmt.Errorf("set the clock: %w", err)
+	}
+	return nil
+}
