@@ -71,6 +71,7 @@ type Run struct {
 	started      int             // number of iterations
 	running      map[uint64]bool // seeds of the iterations that have not ended without a failure
 	count        int
+	kinds        map[string]int // parts of the count, see AddKind
 	firstFailure string
 
 	// In the mode Part:
@@ -85,7 +86,7 @@ type Run struct {
 // cleanup of Start, so a test calls Start before it registers other cleanups.
 func Start(t *testing.T, config Config) *Run {
 	t.Helper()
-	r := &Run{t: t, config: config, running: map[uint64]bool{}}
+	r := &Run{t: t, config: config, running: map[uint64]bool{}, kinds: map[string]int{}}
 	switch CurrentMode() {
 	case Sample:
 		r.seed, r.limit = config.SampleSeed, config.Sample
@@ -244,6 +245,14 @@ func (r *Run) Add(n int) {
 	r.count += n
 }
 
+// AddKind is Add for a part of the run's work that has a kind, a word. The row names the count of each kind.
+func (r *Run) AddKind(kind string, n int) {
+	r.Add(n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kinds[kind] += n
+}
+
 // result returns the result of the run after its end.
 func (r *Run) result() string {
 	r.mu.Lock()
@@ -304,7 +313,7 @@ func (r *Run) report(result string) error {
 	}
 	p := &r.part
 	p.load = fmt.Sprintf("%s; %d cores, load average %.1f", r.config.Load, runtime.NumCPU(), sum/float64(len(r.loadAverages)))
-	p.duration, p.count, p.result = time.Since(r.start).Truncate(time.Second), r.count, result
+	p.duration, p.count, p.kinds, p.result = time.Since(r.start).Truncate(time.Second), r.count, r.kinds, result
 	before := r.row
 	r.row = p.String()
 	if before == "" || r.reported {

@@ -3,7 +3,9 @@ package endurance
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,7 +21,8 @@ type part struct {
 	seed     uint64 // of the first iteration
 	duration time.Duration
 	count    int
-	unit     string // of the count
+	unit     string         // of the count
+	kinds    map[string]int // parts of the count by kind, nil if the test names no kinds
 	load     string
 	result   string
 }
@@ -46,9 +49,37 @@ const minPartDuration = 30 * time.Minute
 func (p part) String() string {
 	columns := []string{
 		p.start.Format(time.DateTime), p.test, p.commit, p.code, strconv.FormatUint(p.seed, 10), p.duration.String(),
-		fmt.Sprintf("%d %s", p.count, p.unit), p.load, p.result,
+		formatCount(p.count, p.unit, p.kinds), p.load, p.result,
 	}
 	return "| " + strings.Join(columns, " | ") + " |"
+}
+
+// formatCount returns a count with its unit and its kinds, such as "12 allocations: docker 2, exec 10".
+func formatCount(count int, unit string, kinds map[string]int) string {
+	text := fmt.Sprintf("%d %s", count, unit)
+	for i, kind := range slices.Sorted(maps.Keys(kinds)) {
+		separator := ", "
+		if i == 0 {
+			separator = kindsSeparator
+		}
+		text += fmt.Sprintf("%s%s %d", separator, kind, kinds[kind])
+	}
+	return text
+}
+
+// kindsSeparator is between the unit of a count and its first kind.
+const kindsSeparator = ": "
+
+// parseKinds parses the kinds in a result of formatCount.
+func parseKinds(text string) (kinds map[string]int, err error) {
+	kinds = map[string]int{}
+	for entry := range strings.SplitSeq(text, ", ") {
+		kind, count, _ := strings.Cut(entry, " ")
+		if kinds[kind], err = strconv.Atoi(count); err != nil {
+			return nil, err
+		}
+	}
+	return kinds, nil
 }
 
 // parsePart parses a row of the table. An error names the column.
@@ -71,7 +102,13 @@ func parsePart(row string) (p part, err error) {
 	if p.count, err = strconv.Atoi(count); err != nil {
 		return p, fmt.Errorf("count: %w", err)
 	}
+	unit, kinds, hasKinds := strings.Cut(unit, kindsSeparator)
 	p.unit = unit
+	if hasKinds {
+		if p.kinds, err = parseKinds(kinds); err != nil {
+			return p, fmt.Errorf("count of a kind: %w", err)
+		}
+	}
 	for name, value := range map[string]string{"test": p.test, "commit": p.commit, "code": p.code, "unit of the count": p.unit, "load": p.load} {
 		if strings.TrimSpace(value) == "" {
 			return p, fmt.Errorf("%s is empty", name)
@@ -142,7 +179,7 @@ func writeRow(path, before, row string) (parts []part, err error) {
 
 // formatTotal describes the parts of the same test with the same code as p.
 func formatTotal(parts []part, p part) string {
-	passed, failed, count, duration := 0, 0, 0, time.Duration(0)
+	passed, failed, count, duration, kinds := 0, 0, 0, time.Duration(0), map[string]int{}
 	for _, other := range parts {
 		switch {
 		case other.test != p.test || other.code != p.code:
@@ -152,8 +189,11 @@ func formatTotal(parts []part, p part) string {
 			passed++
 			count += other.count
 			duration += other.duration
+			for kind, n := range other.kinds {
+				kinds[kind] += n
+			}
 		}
 	}
-	return fmt.Sprintf("%s, code %s: %d passed parts of %v or more, together %v, %d %s; %d failed parts",
-		p.test, p.code, passed, minPartDuration, duration, count, p.unit, failed)
+	return fmt.Sprintf("%s, code %s: %d passed parts of %v or more, together %v, %s; %d failed parts",
+		p.test, p.code, passed, minPartDuration, duration, formatCount(count, p.unit, kinds), failed)
 }

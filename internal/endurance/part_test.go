@@ -2,6 +2,7 @@ package endurance
 
 import (
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +12,7 @@ import (
 func examplePart() part {
 	return part{
 		start: time.Date(2026, 11, 23, 8, 31, 5, 0, time.UTC), test: "runtime/agent.TestSimulation", commit: "0123456789ab+changes", code: "ba9876543210",
-		seed: 7, duration: 30*time.Minute + time.Second, count: 812, unit: "simulations", load: "2 at once; 2 cores, load average 2.1", result: resultPassed,
+		seed: 7, duration: 30*time.Minute + time.Second, count: 812, unit: "simulations", kinds: map[string]int{"large": 12, "small": 800}, load: "2 at once; 2 cores, load average 2.1", result: resultPassed,
 	}
 }
 
@@ -28,7 +29,7 @@ func TestDocumentedPartsParse(t *testing.T) {
 
 func TestParsePart(t *testing.T) {
 	row := examplePart().String()
-	if p, err := parsePart(row); err != nil || p != examplePart() {
+	if p, err := parsePart(row); err != nil || !reflect.DeepEqual(p, examplePart()) {
 		t.Errorf("%s: got %v, %v", row, p, err)
 	}
 	for _, test := range []struct{ old, replacement, want string }{
@@ -38,7 +39,9 @@ func TestParsePart(t *testing.T) {
 		{"30m1s", "half an hour", "duration"},
 		{"30m1s", "0.5h1s", "form"},
 		{"812 simulations", "many simulations", "count"},
-		{"812 simulations", "812", "unit"},
+		{"812 simulations: large 12, small 800", "812", "unit"},
+		{"small 800", "small", "kind"},
+		{"large 12, small 800", "small 800, large 12", "form"},
 		{"passed", "fine", "unknown result"},
 		{" | passed", "", "columns"},
 		{"| 2026", "2026", "form"},
@@ -93,7 +96,7 @@ func TestShorterRowLeavesNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if parts := readParts(t, document); len(parts) != 1 || parts[0] != p {
+	if parts := readParts(t, document); len(parts) != 1 || !reflect.DeepEqual(parts[0], p) {
 		t.Errorf("got %v, want %v", parts, p)
 	}
 }
@@ -112,7 +115,7 @@ func TestTotal(t *testing.T) {
 		with(func(p *part) { p.result = resultUnfinished }),
 		with(func(p *part) { p.result = failedPrefix + "seed 8" }),
 	}
-	const want = "2 passed parts of 30m0s or more, together 1h0m2s, 1624 simulations; 1 failed parts"
+	const want = "2 passed parts of 30m0s or more, together 1h0m2s, 1624 simulations: large 24, small 1600; 1 failed parts"
 	if got := formatTotal(parts, examplePart()); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
