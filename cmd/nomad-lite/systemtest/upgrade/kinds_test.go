@@ -3,11 +3,11 @@ package upgrade
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -346,26 +346,10 @@ func checkLease(n *node, alloc *api.Allocation) string {
 // installThirdPartyDriver unpacks a driver that was made with another SDK into the plugin directory. It reports whether there
 // is one.
 func (n *node) installThirdPartyDriver() bool {
-	folder := os.Getenv("NOMAD_LITE_PEERS")
-	if folder == "" {
-		folder = filepath.Join(systemtest.RepositoryDir(), "..", "shared", "peers")
-	}
-	packed := filepath.Join(folder, "hello-driver.xz")
-	if _, err := os.Stat(packed); err != nil {
+	err := systemtest.UnpackPeer("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
+	if errors.Is(err, os.ErrNotExist) {
 		n.T.Logf("without a third-party driver: %v", err)
 		return false
-	}
-	unpacked := filepath.Join(n.dir, "hello-driver")
-	out, err := os.OpenFile(unpacked, os.O_WRONLY|os.O_CREATE, 0o755)
-	if err != nil {
-		n.T.Fatal(err)
-	}
-	unpack := exec.Command("xz", "-dc", packed)
-	unpack.Stdout = out
-	err = unpack.Run()
-	out.Close()
-	if err == nil {
-		err = os.Rename(unpacked, filepath.Join(n.dir, "plugins", "hello-driver"))
 	}
 	if err != nil {
 		n.T.Fatal(err)
