@@ -864,11 +864,16 @@ func TestDriverDefects(t *testing.T) {
 			if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
 				p.Only = strings.Join(slices.Concat(test.want, test.maybe, test.passes, []string{"launch.info", "start.*"}), ",")
 			}
-			ids, text := findings(t, p)
-			required := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(test.maybe, id) })
-			if !slices.Equal(required, test.want) {
-				t.Errorf("findings %q, want %q\n%s", ids, test.want, text)
+			// A case waits half a second for the late effect of a defect. On a machine with other load that can be too short.
+			var ids []string
+			var text string
+			for range 2 {
+				ids, text = findings(t, p)
+				if slices.Equal(slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(test.maybe, id) }), test.want) {
+					return
+				}
 			}
+			t.Errorf("findings %q, want %q\n%s", ids, test.want, text)
 		})
 	}
 }

@@ -39,6 +39,7 @@ type wireDriver struct {
 	once    onceFaults
 	logger  hclog.Logger
 	events  chan *driverpb.DriverTaskEvent
+	starts  sync.RWMutex // held for reading by StartTask and the sending of its response
 
 	mu          sync.Mutex
 	ports       portRange

@@ -86,9 +86,13 @@ func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc
 	if err := d.faults.delayOrFail(method); err != nil {
 		return nil, err
 	}
+	if method == "StartTask" {
+		d.starts.RLock()
+		defer time.AfterFunc(responseDelay, d.starts.RUnlock)
+	}
 	response, err := handler(ctx, request)
 	if _, set := d.faults.of("exit-after", method); set && method != "Shutdown" {
-		time.AfterFunc(20*time.Millisecond, func() { os.Exit(5) }) // the response has been sent by then
+		time.AfterFunc(responseDelay, d.exit)
 	}
 	m, ok := response.(proto.Message)
 	if !ok || err != nil {
@@ -101,6 +105,15 @@ func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc
 		m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), make([]byte, 20<<20)))
 	}
 	return response, nil
+}
+
+// responseDelay is a time in which a response is sent.
+const responseDelay = 20 * time.Millisecond
+
+// exit ends the process, but not during StartTask: the start would count as executed, with an unknown exit status.
+func (d *wireDriver) exit() {
+	d.starts.Lock()
+	os.Exit(5)
 }
 
 func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
