@@ -158,10 +158,10 @@ func TestOutputArrivesOnce(t *testing.T) {
 					stream = random.IntN(2)
 				}
 				if random.IntN(3) > 0 {
-					at[stream] = at[stream].Add(time.Duration(random.IntN(1000)))
+					at[stream] = at[stream].Add(time.Duration(random.IntN(1_000_000)))
 				}
 				if random.IntN(20) == 0 {
-					step := time.Duration(random.IntN(20000) - 10000)
+					step := time.Duration(random.IntN(20_000_000) - 10_000_000)
 					at[0], at[1] = at[0].Add(step), at[1].Add(step)
 				}
 				text := fmt.Sprintf("%d %s\n", i, strings.Repeat("x", random.IntN(200)))
