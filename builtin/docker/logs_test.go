@@ -204,11 +204,11 @@ func TestOutputAfterClockWasSetBack(t *testing.T) {
 	e.handle("GET /containers/c1/logs", func(w http.ResponseWriter, r *http.Request) {
 		for _, m := range messages {
 			if !m.at.Before(requestedSince(r)) {
-				w.Write(m.encode(false))
+				w.Write(m.encode(true))
 			}
 		}
 	})
-	newProcess, output := newPump(t, d, false)
+	newProcess, output := newPump(t, d, true) // a stream without messages would have no position, and the request no time
 	boot := time.Duration(0)
 	for range 2 {
 		p := newProcess()
