@@ -34,6 +34,7 @@ test-faults: ## a long run of faults: each process killed at each moment of a ta
 
 test-starts: ## a long run of kills of agent, plugins, keeper and log collector while tasks start and exit that may run only once; needs root
 	$(LONG) '^TestInterruptedStarts$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+	$(LONG) '^TestInterruptedStartsOnPodman$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
 test-kills: ## a long run of random pairs of kills while 100 tasks of all kinds run, artifacts are downloaded, canaries are deployed, devices fail, tasks exceed their memory, and the clock of the machine steps by up to 30 s; needs root
 	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)

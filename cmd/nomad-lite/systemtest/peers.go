@@ -6,15 +6,22 @@ import (
 	"path/filepath"
 )
 
-// UnpackPeer unpacks a program of others, which is no part of the repository, to a path. The error is an os.ErrNotExist if the
-// machine does not have the program.
-func UnpackPeer(name, path string) error {
+// FindPeer returns the path of the packed program of others, which is no part of the repository. The error is an os.ErrNotExist
+// if the machine does not have the program.
+func FindPeer(name string) (string, error) {
 	folder := os.Getenv("NOMAD_LITE_PEERS")
 	if folder == "" {
 		folder = filepath.Join(RepositoryDir(), "..", "shared", "peers")
 	}
 	packed := filepath.Join(folder, name+".xz")
-	if _, err := os.Stat(packed); err != nil {
+	_, err := os.Stat(packed)
+	return packed, err
+}
+
+// UnpackPeer unpacks a program that FindPeer finds to a path.
+func UnpackPeer(name, path string) error {
+	packed, err := FindPeer(name)
+	if err != nil {
 		return err
 	}
 	// A plugin directory has no file that is not complete.

@@ -138,12 +138,15 @@ func (m *KillableAgent) End(how string) {
 // NodeProcess is one process of a node.
 type NodeProcess struct {
 	process.ID
-	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "volume-plugin", or "ALLOC/TASK" for a task
+	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "executor", "volume-plugin", or "ALLOC/TASK" for a task
 }
 
 // OnDemandPluginKind is the kind of the plugin processes of exec, java and qemu. An agent starts them for their
 // fingerprints, and stops them at a time that does not depend on the test.
 const OnDemandPluginKind = "on-demand-plugin"
+
+// ExecutorKind is the kind of the processes by which drivers of others start their tasks. They outlive the plugin.
+const ExecutorKind = "executor"
 
 // FindNodeProcesses returns the processes that have the data directory in their environment. It skips
 // the child processes of tasks.
@@ -187,6 +190,9 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 			}
 		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") || strings.HasSuffix(name, "-device") {
 			kind = name
+			if len(argv) > 1 && argv[1] == ExecutorKind {
+				kind = ExecutorKind
+			}
 		} else if bytes.Contains(environ, []byte("\x00DHV_OPERATION=")) {
 			kind = VolumePluginKind
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {

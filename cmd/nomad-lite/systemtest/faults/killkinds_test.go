@@ -146,7 +146,8 @@ func killKindCounts(n *killNode, taskCount int) (kinds []killKind, counts map[st
 	}
 	root := n.in.uid == 0
 	_, javacErr := exec.LookPath("javac")
-	podmanDriver := n.podman != nil && findPeer("nomad-driver-podman.xz") != ""
+	_, err := systemtest.FindPeer(podmanPeer)
+	podmanDriver := n.podman != nil && err == nil
 	add(true, 8, killRawExec)
 	add(true, 10, killSDK)
 	add(true, 8, killExternal)
@@ -207,26 +208,15 @@ func installJavaClass(n *killNode) {
 	}
 }
 
-// findPeer returns the path of a program of another author, "" if it is not on this machine.
-func findPeer(file string) string {
-	folder := os.Getenv("NOMAD_LITE_PEERS")
-	if folder == "" {
-		folder = filepath.Join(systemtest.RepositoryDir(), "..", "shared", "peers")
-	}
-	path := filepath.Join(folder, file)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
-}
+// podmanPeer is the driver podman of others.
+const podmanPeer = "nomad-driver-podman"
 
 func installPodmanDriver(n *killNode) {
 	program := n.path("bin/podman-driver")
-	unpack := exec.Command("sh", "-c", `xz -dc "$1" >"$2" && chmod 755 "$2"`, "sh", findPeer("nomad-driver-podman.xz"), program)
-	if out, err := unpack.CombinedOutput(); err != nil {
-		n.Fatalf("%v\n%s", err, out)
+	if err := systemtest.UnpackPeer(podmanPeer, program); err != nil {
+		n.Fatal(err)
 	}
-	n.installPluginFile("nomad-driver-podman", fmt.Sprintf("socket_path = %q\n", n.podman.Host), program)
+	n.installPluginFile(podmanPeer, fmt.Sprintf("socket_path = %q\n", n.podman.Host), program)
 }
 
 // deviceNode is the device file of all devices, which tasks can have only below /dev. It has the numbers of /dev/null.
