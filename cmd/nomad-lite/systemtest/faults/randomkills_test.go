@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
@@ -24,6 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
+
+// artifactPlugin is the kind of the process that downloads artifacts.
+var artifactPlugin = servedPluginKind(artifact.Name)
 
 // killWaitTimeout is longer than the longest delay before a plugin is restarted.
 const killWaitTimeout = 2 * systemtest.WaitTimeout
@@ -98,7 +102,7 @@ func newRandomKillsRun(n *killNode, taskCount int) *randomKillsRun {
 	r := &randomKillsRun{
 		killNode: n, kinds: map[string]killKind{}, kindByAlloc: map[string]killKind{}, requestedExitCounts: map[string]int{},
 		recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{}, totalKillCounts: map[string]int{}, keepersBeforeRun: map[string]int{},
-		victims:  []string{"agent", "agent", "stop", "keeper", "log-collector", "task", "task", "exit", "exit", servedPluginKind("artifact")},
+		victims:  []string{"agent", "agent", "stop", "keeper", "log-collector", "task", "task", "exit", "exit", artifactPlugin},
 		required: []string{"keeper", "log-collector"},
 	}
 	kinds, counts := killKindCounts(n, taskCount)
@@ -290,6 +294,9 @@ func (r *randomKillsRun) killVictim(kind string) {
 	case "task", "exit":
 		r.endTask(kind)
 	default:
+		if kind == artifactPlugin && r.killCounts[kind] > 0 {
+			return // a download fails if its plugin dies twice
+		}
 		for _, p := range r.processes()[kind] {
 			_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
 			r.countKill(kind)
