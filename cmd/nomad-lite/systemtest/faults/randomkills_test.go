@@ -310,12 +310,16 @@ func (r *randomKillsRun) countKill(kind string) {
 }
 
 // endTask kills the process of a random task, or makes it exit with code 7. It skips a task whose
-// latest run has not recorded its start, or that was already ended since the last check.
+// latest run has not recorded its start, that was already ended since the last check, or that cannot
+// run again because its device has no file.
 func (r *randomKillsRun) endTask(how string) {
 	r.Helper()
 	id := r.allocIDs[r.random.IntN(len(r.allocIDs))]
 	record := r.readTaskRecord(id)
 	if r.recentlyEndedAllocs[id] || len(record.pids) == 0 {
+		return
+	}
+	if _, err := os.Lstat(r.hiddenDeviceNode()); err == nil && r.kindByAlloc[id].name == killDevices.name {
 		return
 	}
 	if how == "exit" {
