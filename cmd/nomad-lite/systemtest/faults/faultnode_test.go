@@ -679,23 +679,35 @@ func (n *faultNode) findInvariantViolations(id string) (violations []error) {
 	if n.fault.victim.makesDriverUnavailable() && len(state.Events) == 10 {
 		return violations // the task has dropped its oldest events, so the events cannot be counted
 	}
+	started, ended, lost, running := 0, 0, 0, false
+	for _, e := range state.Events {
+		isLost := e.Type == model.TaskRestoreFailed || strings.HasPrefix(e.DisplayMessage, "exit status unknown")
+		switch {
+		case e.Type == api.TaskStarted:
+			started++
+			running = true
+		case isLost || e.Type == api.TaskTerminated:
+			if isLost {
+				lost++
+				if !running {
+					started++ // an interrupted start, which counts as executed
+				}
+			}
+			ended++
+			running = false
+		}
+	}
 	// An event without a run is possible if the task is killed before it writes its history. A run without an event is not:
-	// an interrupted start is adopted.
+	// an interrupted start is adopted, or has the event of its end.
 	least := 0
 	if n.fault.killsTasks() {
 		least = -1
 	}
-	if unseen := len(d.runPIDs) - count[api.TaskStarted]; unseen < least || unseen > 0 {
+	if unseen := len(d.runPIDs) - started; unseen < least || unseen > 0 {
 		say("I4: %d runs of which there is no event, %d to 0 may be: %v", unseen, least, systemtest.EventTypes(state.Events))
 	}
-	lost := count[model.TaskRestoreFailed]
-	for _, e := range state.Events {
-		if strings.HasPrefix(e.DisplayMessage, "exit status unknown") {
-			lost++
-		}
-	}
-	if ends := count[api.TaskTerminated] + lost; ends != count[api.TaskStarted]-1 {
-		say("I4: %d ends of %d starts: %v", ends, count[api.TaskStarted], systemtest.EventTypes(state.Events))
+	if ended != started-1 {
+		say("I4: %d ends of %d starts: %v", ended, started, systemtest.EventTypes(state.Events))
 	}
 	if lost > 0 && n.fault.victim.name != "all" && n.fault.victim.name != "keeper and plugin within a second" {
 		say("I4: an end is not known: %v", systemtest.EventTypes(state.Events))
