@@ -478,22 +478,8 @@ func TestFullFileSystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits three seconds for the reports of lost output")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("mounts a tmpfs: needs root")
-	}
 	t.Parallel()
-	losses := make(chan OutputLoss, 10)
-	s := newFixture(t, Config{OnLoss: func(l OutputLoss) { losses <- l }})
-	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("cannot mount a tmpfs:", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
-	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
-	out := s.openFIFO(stdout)
-	data := bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
-	if _, err := out.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	s, losses, out, data := fillLogDir(t)
 	first := nextOutputLoss(t, losses)
 	if first.WritingResumed || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
 		t.Errorf("loss %+v", first)
@@ -536,22 +522,8 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits two seconds for the report of lost output")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("mounts a tmpfs: needs root")
-	}
 	t.Parallel()
-	losses := make(chan OutputLoss, 10)
-	s := newFixture(t, Config{OnLoss: func(l OutputLoss) { losses <- l }})
-	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("cannot mount a tmpfs:", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
-	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
-	out := s.openFIFO(stdout)
-	data := bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
-	if _, err := out.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	s, losses, out, data := fillLogDir(t)
 	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.LossErr() == nil {
 		t.Errorf("loss %+v, %v", first, s.collector.LossErr())
 	}
@@ -570,6 +542,27 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if err := s.collector.LossErr(); err != nil {
 		t.Errorf("after the end of the task: %v", err)
 	}
+}
+
+// fillLogDir starts a task that has written data, which has no room in its log directory. out is the standard output of the task.
+func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.File, data []byte) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a tmpfs: needs root")
+	}
+	received := make(chan OutputLoss, 10)
+	s = newFixture(t, Config{OnLoss: func(l OutputLoss) { received <- l }})
+	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("cannot mount a tmpfs:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
+	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	out = s.openFIFO(stdout)
+	data = bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
+	if _, err := out.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	return s, received, out, data
 }
 
 func nextOutputLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {

@@ -198,20 +198,13 @@ func (r *interruptedStartsRun) startAgent() {
 	if r.repeats {
 		r.agent.Env = append(os.Environ(), programs.RepeatStartsEnvVar+"=1")
 	}
-	if err := r.agent.Start(); err != nil {
-		r.Fatal(err)
-	}
-	process := r.agent.Process
-	r.Cleanup(func() { _ = process.Kill() })
+	startAgentProcess(r.T, r.agent)
 }
 
 // end sends a signal to the agent and waits until it has exited.
 func (r *interruptedStartsRun) end(signal syscall.Signal) {
 	r.Helper()
-	if err := r.agent.Process.Signal(signal); err != nil {
-		r.Errorf("agent has ended before it was told to: %v", err)
-	}
-	_ = r.agent.Wait() // the error is the signal
+	endAgentProcess(r.T, r.agent, signal)
 }
 
 // iterate registers a job, kills processes while its tasks start and end, and checks its tasks.

@@ -134,8 +134,8 @@ var (
 	killDevices = killKind{name: "device", driver: execdriver.Name, plugin: servedPluginKind(execdriver.Name), install: installKillDevices, check: checkKillDevices, edit: requestKillDevice}
 )
 
-// killKindCounts returns the numbers of tasks of each kind of which an agent in the environment can run tasks on this machine, with
-// taskCount tasks in all.
+// killKindCounts returns the kinds whose tasks the agent can run in its environment on this machine, and the number of tasks
+// of each kind: about taskCount tasks in all.
 func killKindCounts(n *killNode, taskCount int) (kinds []killKind, counts map[string]int) {
 	counts = map[string]int{}
 	add := func(possible bool, share int, kind killKind) {

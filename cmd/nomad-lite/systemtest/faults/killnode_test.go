@@ -202,25 +202,36 @@ func (n *killNode) startAgent() {
 	n.Helper()
 	n.agent = n.in.newCommand("nomad-lite", "agent", "-config", n.configFile)
 	n.agent.Dir, n.agent.Stdout, n.agent.Stderr = n.dir, n.log, n.log
-	if err := n.agent.Start(); err != nil {
-		n.Fatal(err)
+	startAgentProcess(n.T, n.agent)
+}
+
+// startAgentProcess starts an agent, which is killed at the end of the test if it still runs.
+func startAgentProcess(t *testing.T, agent *exec.Cmd) {
+	t.Helper()
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
 	}
-	process := n.agent.Process
-	n.Cleanup(func() { _ = process.Kill() })
+	t.Cleanup(func() { _ = agent.Process.Kill() }) // an error means that the agent has exited
 }
 
 // end sends a signal to the agent and waits until the agent exits.
 func (n *killNode) end(signal syscall.Signal) {
 	n.Helper()
-	if err := n.agent.Process.Signal(signal); err != nil {
-		n.Errorf("agent has ended before it was told to: %v", err)
+	endAgentProcess(n.T, n.agent, signal)
+}
+
+// endAgentProcess sends a signal to an agent and waits until the agent exits.
+func endAgentProcess(t *testing.T, agent *exec.Cmd, signal syscall.Signal) {
+	t.Helper()
+	if err := agent.Process.Signal(signal); err != nil {
+		t.Errorf("the agent has exited before the signal %v: %v", signal, err)
 	}
-	err := n.agent.Wait()
+	err := agent.Wait()
 	if status := (*exec.ExitError)(nil); errors.As(err, &status) && status.Sys().(syscall.WaitStatus).Signal() == signal {
 		return // the signal was SIGKILL, or arrived before the agent handled signals
 	}
 	if err != nil {
-		n.Errorf("agent, ended by %v: %v", signal, err)
+		t.Errorf("agent, ended by %v: %v", signal, err)
 	}
 }
 

@@ -38,7 +38,7 @@ type randomKillsRun struct {
 	random    *rand.Rand          // random choices of the current iteration
 	kinds     map[string]killKind // by name
 	victims   []string            // kinds of the processes that are killed
-	required  []string            // kinds of the processes of which exactly one runs when the node has recovered
+	required  []string            // kinds of processes; a recovered node has exactly one process of each
 	scenarios []killScenario
 
 	allocIDs            []string            // ids of the allocations, sorted by name
