@@ -298,7 +298,7 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 	return t, nil
 }
 
-// Sweep removes the containers of a task that is not known to the driver, except those of another agent that runs.
+// Sweep removes the containers of a task that the driver does not have. It does not remove containers of another running agent.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	_, engine, err := d.current()
 	if err != nil {

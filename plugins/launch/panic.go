@@ -60,7 +60,7 @@ type PanicReports struct {
 	logged map[string]bool
 }
 
-// maxPanicReports limits the memory of PanicReports: the texts are those of plugins.
+// maxPanicReports limits the memory of PanicReports, because plugins write the texts.
 const maxPanicReports = 100
 
 // addressPattern matches what differs between two processes with the same panic: addresses, and numbers of goroutines.

@@ -35,8 +35,8 @@ func (m StartMark) WriteToCgroup(path string) error {
 	return nil
 }
 
-// WriteToFile replaces the mark of a file with one system call, so that no reader sees a part of it. The data
-// must not be shorter than that of the mark before.
+// WriteToFile replaces the mark of a file with one system call, so that no reader sees a part of it. The
+// text must not be shorter than the text in the file.
 func (m StartMark) WriteToFile(f *os.File) error {
 	_, err := f.WriteAt(m.text(), 0)
 	return err
