@@ -118,7 +118,7 @@ type Recoverer[T Task] interface {
 // Adopt.
 type Adopter[T Task] interface {
 	// Adopt finds the task of a start that an earlier process of this driver was executing. The request is
-	// the one that Start got; start.State has nothing. A task that has exited is adopted if its exit status is
+	// the request of Start; start.State has nothing. A task that has exited is adopted if its exit status is
 	// known, and its Wait returns the status. Adopt starts nothing, and removes nothing of a task that was
 	// executed: the host destroys the start after it has stored what Adopt returned.
 	//

@@ -281,8 +281,8 @@ func (c *Collector) waitOrKillProcess(p process.ID, cause error) error {
 	return p.KillAndWait()
 }
 
-// FindCollector returns the collector process of a data directory, and false if none runs. The error is
-// that of [keeper.Directory.LockedBy].
+// FindCollector returns the collector process of a data directory, and false if none runs. It returns
+// the errors of [keeper.Directory.LockedBy].
 func FindCollector(d *keeper.Directory) (process.ID, bool, error) { return d.LockedBy(pidFileName) }
 
 func (c *Collector) crashLog() keeper.CrashLog {

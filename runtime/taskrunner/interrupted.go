@@ -60,7 +60,7 @@ func (a *startAdopter) ask(ctx context.Context, record startRecord) (startAnswer
 	}
 	answer, found, err := a.query.ask(ctx, local.NextStartID, a.config)
 	if answer == answerUnknown {
-		// The next start follows the destroy of the one before. A driver that has that task was not called.
+		// The driver destroys the former task before the next start. If it still has the former task, it did not start the next one.
 		if before, _, _ := a.query.ask(ctx, local.StartID, nil); before == answerTask || before == answerTaskAlone {
 			return answerNotExecuted, nil, nil
 		}
@@ -178,7 +178,7 @@ func (a *startAdopter) await(killCtx, forceKillCtx context.Context) bool {
 }
 
 // search asks a plugin process that has not started the task, and needs the config to find it. Hooks in plugins are called
-// only when the answer tells whether the task runs: their stored responses are those of the start.
+// only when the answer tells whether the task runs: the state has their responses for this start.
 func (a *startAdopter) search(killCtx context.Context, record startRecord) (startAnswer, *foundTask, error) {
 	if err := a.description.fetch(killCtx); err != nil {
 		return answerNone, nil, err

@@ -167,7 +167,7 @@ func (f *File) Flush() {
 	}
 	f.logger.Debug("time line of the allocation is written later", "error", err)
 	if f.flushTimer == nil {
-		// No later span may follow: the last flush of an allocation is that of its end.
+		// No later span may follow: an allocation is flushed for the last time when it ends.
 		f.flushTimer = time.AfterFunc(exhaustedFlushDelay, f.Flush)
 	}
 }

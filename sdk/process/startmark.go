@@ -107,8 +107,8 @@ func (m *startMark) open() (*os.File, error) {
 	return f, nil
 }
 
-// removeMark removes the mark of a start of which nothing is left. A cgroup that the host has made stays, and so
-// would its mark, which can be that of a later start by now.
+// removeMark removes the mark of a start of which nothing is left. The host does not remove a cgroup that it has made, so the
+// mark would stay there. It is not removed if a later start has replaced it.
 func removeMark(p *Core) error {
 	if !marksStarts(p.startRequest) {
 		return nil
