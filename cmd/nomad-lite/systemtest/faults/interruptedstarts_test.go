@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const interruptedStartsConfig = `
@@ -57,8 +58,13 @@ type interruptedStartsRun struct {
 	engine  *dockertest.Engine // of the driver docker; nil without one
 	repeats bool               // the agent has the planted defect
 
-	shift   int            // see startScript
-	kills   map[string]int // numbers of kills in the current iteration, by the kinds of processes
+	shift int            // see startScript
+	kills map[string]int // numbers of kills in the current iteration, by the kinds of processes
+
+	// outlivedKeeper has the kinds of plugin processes that are no children of the keeper when the iteration starts, because an
+	// earlier keeper has started them. The kernel gives their orphans to another process than the keeper.
+	outlivedKeeper map[string]bool
+
 	allocs  map[string]int // numbers of allocations, by driver
 	unknown map[string]int // numbers of allocations whose exit status is unknown, by driver
 	failed  map[string]int // numbers of allocations whose start has failed, by driver
@@ -213,6 +219,7 @@ func (r *interruptedStartsRun) iterate(seed uint64) error {
 		return err
 	}
 	r.kills, r.shift = map[string]int{}, int(seed%35)
+	r.outlivedKeeper = r.findOutlivedKeepers()
 	random := rand.New(rand.NewPCG(seed, 0))
 	pause := func(most time.Duration) { time.Sleep(time.Duration(random.Int64N(int64(most)))) }
 	id := fmt.Sprintf("starts-%d", seed)
@@ -283,6 +290,22 @@ func (r *interruptedStartsRun) kill(random *rand.Rand, pause func(time.Duration)
 	if down {
 		r.startAgent()
 	}
+}
+
+// findOutlivedKeepers returns the kinds of plugin processes that were started by an earlier keeper than the present one.
+func (r *interruptedStartsRun) findOutlivedKeepers() map[string]bool {
+	kinds := map[string]bool{}
+	processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))
+	for _, kind := range r.kinds {
+		for _, p := range processes[kind.process] {
+			stat, err := process.ReadStat(p.PID)
+			isChild := func(keeper process.ID) bool { return keeper.PID == stat.PPID }
+			if err == nil && !slices.ContainsFunc(processes["keeper"], isChild) {
+				kinds[kind.process] = true
+			}
+		}
+	}
+	return kinds
 }
 
 // wait calls look until it returns nil.
@@ -365,6 +388,7 @@ func (r *interruptedStartsRun) check(kind startKind, a *api.AllocationListStub) 
 		return nil
 	case starts == 0:
 		return fmt.Errorf("the task has not run: events %q", messages)
+	case ends > 0 && kind.losesExitCodes && has(api.TaskTerminated+": Exit Code: 0"):
 	case ends == 0 || !has(fmt.Sprintf("%s: Exit Code: %d", api.TaskTerminated, exitCode(n, r.shift))):
 		return fmt.Errorf("record %q, want exit code %d: events %q", text, exitCode(n, r.shift), messages)
 	}
@@ -381,7 +405,7 @@ func (r *interruptedStartsRun) mayBeUnknown(kind startKind, named bool) bool {
 	case kind.driver == "docker":
 		return false
 	case named:
-		return r.kills["keeper"] > 0
+		return r.kills["keeper"] > 0 || r.outlivedKeeper[kind.process]
 	}
 	return r.kills["keeper"] > 0 || r.kills[kind.process] > 0
 }

@@ -27,6 +27,9 @@ type startKind struct {
 	count    int    // tasks per iteration
 	unmarked bool   // its starts leave no mark: what becomes of a start is unknown if its plugin does not know it
 
+	// losesExitCodes means that the driver reports the exit code 0 for some of the tasks that have exited with another one.
+	losesExitCodes bool
+
 	// install prepares the node. The error is an exec.ErrNotFound or an os.ErrNotExist if the machine does not have a program
 	// that the driver needs. nil means that the driver needs nothing.
 	install func(*interruptedStartsRun) error
@@ -99,7 +102,7 @@ func podmanStartKinds() []startKind {
 	return []startKind{
 		containerStartKind(8, "podman", dockertest.StartPodman),
 		{
-			driver: "podman", process: "podman-driver", count: 8, unmarked: true, install: installPodmanPeer, config: containerConfig,
+			driver: "podman", process: "podman-driver", count: 8, unmarked: true, losesExitCodes: true, install: installPodmanPeer, config: containerConfig,
 			edit: func(g *api.TaskGroup) { g.Tasks[0].SetConfig("image", "docker.io/library/"+dockertest.Image) },
 		},
 		{driver: rawexec.Name, process: "plugin", count: 20, config: shellConfig},
