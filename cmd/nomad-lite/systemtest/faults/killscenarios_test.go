@@ -165,7 +165,7 @@ func startArtifacts(n *killNode, random *rand.Rand, job string) func() error {
 func startCanaries(n *killNode, random *rand.Rand, job string) func() error {
 	const count = 2
 	newVersion := func(version string) *api.Job {
-		group := newScenarioGroup(n, "g", rawexec.Name, count, 32, "trap 'exit 0' TERM INT; while :; do sleep 0.3; done # "+version)
+		group := newScenarioGroup(n, "g", rawexec.Name, count, 32, "trap 'exit 0' TERM INT; while :; do sleep 1; done # "+version)
 		group.Update = &api.UpdateStrategy{
 			Canary: new(1), MaxParallel: new(count), MinHealthyTime: new(300 * time.Millisecond),
 			HealthyDeadline: new(5 * time.Minute), ProgressDeadline: new(10 * time.Minute), AutoPromote: new(false), AutoRevert: new(false),
@@ -214,6 +214,9 @@ func (n *killNode) checkVersions(list []*api.AllocationListStub, count int) erro
 	running := 0
 	for _, alloc := range list {
 		record, _ := os.ReadFile(n.allocPath(alloc.ID, "data/record")) // the comparison reports a missing file
+		if len(record) == 0 {
+			return fmt.Errorf("%s, version %d has not executed its first command", alloc.ID, alloc.JobVersion)
+		}
 		if string(record) != "start\n" {
 			n.Fatalf("%s, version %d: record %q; %q", alloc.ID, alloc.JobVersion, record, eventMessages(alloc.TaskStates[killTask]))
 		}

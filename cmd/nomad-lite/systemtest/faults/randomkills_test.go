@@ -136,7 +136,7 @@ func newRandomKillsRun(n *killNode, taskCount int) *randomKillsRun {
 	if counts[killVolumes.name] > 0 {
 		r.waitNoError("the volume is created", func() error { return createKillVolume(n) })
 	}
-	pause := "1"
+	pause := "4" // the sleep of each round is a process: 100 of them in a second keep a slow machine busy
 	if taskCount < 100 {
 		pause = "0.2"
 	}
