@@ -60,7 +60,7 @@ simulate: ## a long run of random jobs and faults under virtual time: plans alon
 	$(LONG) '^TestSimulation$$' ./runtime/agent $(PART)
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
-	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/cli
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/commands
 
 test-upgrade: ## the program is replaced by another build and back, under 100 tasks of all kinds; containers need dockerd, podman and busybox-static, Java a JDK, a third-party driver ../shared; minutes; a user other than root runs the kinds that this user can run
 	NOMAD_LITE_UPGRADE=1 go test -v -count=1 -timeout=30m -run '^TestUpgrade(Podman)?$$' ./cmd/nomad-lite/systemtest/upgrade
@@ -69,14 +69,14 @@ BENCHTIME ?= $(if $(BASE),100ms,5x)
 PAIRS ?= 10
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; with BASE=commit, the comparison with it in PAIRS rounds, of the benchmarks that BENCH matches; on a machine that does nothing else
 ifeq ($(BASE),)
-	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs)$$' ./runtime/httpapi
+	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs)$$' ./runtime/agent/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest/bench
 else
 	go run -C .ci/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)
 endif
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
-	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/ui
+	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/pages
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...

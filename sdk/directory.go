@@ -3,7 +3,7 @@ package sdk
 import (
 	"os"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // DirectoryID returns the random id of the data directory of the nomad-lite agent that has started this process, and ""

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc/stats"
 
-	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
+	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 )
 
 // idleTimer stops a plugin after idleTimeout without a connection and without a task.

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // pluginSpec describes an author's driver, hook or device plugin.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ServeDriver is the whole main function of a task driver. It returns when the host has
@@ -75,9 +75,9 @@ func Recoverable(err error) error { return driver.Recoverable(err) }
 // the restart policy permits no attempt. Under Nomad the error is marked by [Recoverable]. Any other error is returned
 // unchanged, and nil stays nil.
 //
-// Start must have executed nothing of the task. Package process marks its errors.
+// Start must have executed nothing of the task. Package osprocess marks its errors.
 func WaitIfExhausted(err error) error {
-	if !process.IsTableFull(err) {
+	if !osprocess.IsTableFull(err) {
 		return err
 	}
 	return &driver.Error{Err: err, Recoverable: true, ResourceExhausted: true}

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 // idleTimeout is how long a plugin without tasks waits for a connection of a host.

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/internal/confine"
 )
 
 // ConfineProcess permanently drops the system calls and capabilities that neither this process nor

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	osprocess "github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // userIDAllocator gives each download a user id, and a group id with the same number.

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // runSnoopingTask simulates a malicious task of another user. At the first input line it

@@ -20,8 +20,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/confine"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/confine"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // inheritedEnvNames are the environment variables for network access that a

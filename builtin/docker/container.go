@@ -15,8 +15,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

@@ -12,8 +12,8 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -126,7 +126,7 @@ func newEngine(c *pluginConfig) (*client.Client, error) {
 func dialSocket(path string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
-		if errno, ok := errors.AsType[syscall.Errno](err); ok && process.IsTableFull(err) {
+		if errno, ok := errors.AsType[syscall.Errno](err); ok && osprocess.IsTableFull(err) {
 			err = fmt.Errorf("connect to %s: %w", path, errno)
 		}
 		return conn, err

@@ -17,7 +17,7 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 
-	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
 // setIsolation applies the operator's policy to namespaces, capabilities, runtimes and

@@ -13,8 +13,8 @@ import (
 
 	"github.com/moby/moby/api/types/mount"
 
+	"github.com/nomad-lite/nomad-lite/internal/netfiles"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 )
 
 // mountNetworkFiles mounts files that take the place of options that the engine does not

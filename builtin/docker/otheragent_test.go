@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // startKeeper starts a process that looks like the keeper of the data directory with an id.
@@ -37,7 +37,7 @@ func startKeeper(t *testing.T, directoryID string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	})
-	id, err := process.LookupID(cmd.Process.Pid)
+	id, err := osprocess.LookupID(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

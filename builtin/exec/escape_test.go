@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )

@@ -9,8 +9,8 @@ import (
 	"syscall"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // Values of pid_mode and ipc_mode.

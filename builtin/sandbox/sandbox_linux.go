@@ -16,9 +16,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/netfiles"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/plugins/netfiles"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )

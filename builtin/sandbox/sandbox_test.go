@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // A driver that recovers a task isolates the commands in it as the task: all options are in the task's state.

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/internal/confine"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )

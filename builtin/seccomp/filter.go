@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // callsOfCapability are the calls that a task can make if it can have the capability.

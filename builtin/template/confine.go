@@ -17,8 +17,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/confine"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/confine"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // Access rights of Landlock.
@@ -123,7 +123,7 @@ func connectEvaluator(f *os.File) *EvaluatorProcess {
 func ServeEvaluator(in *os.File, stderr io.Writer) int {
 	err := func() error {
 		// The process can have started before the agent has removed the protection of the hook's process.
-		if err := process.ResetOOMScore(os.Getpid()); err != nil {
+		if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
 			return err
 		}
 		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {

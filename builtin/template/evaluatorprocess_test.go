@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // startTestEvaluator returns an evaluator that talks to this process over a connection.
@@ -64,7 +64,7 @@ func checkEvaluator(p *EvaluatorProcess) error {
 	if err != nil || r.Text != "<${attr.a}> 2001" || !r.UsesTime {
 		return fmt.Errorf("result %+v, %w", r, err)
 	}
-	children := process.Children(os.Getpid())
+	children := osprocess.Children(os.Getpid())
 	if len(children) != 1 {
 		return fmt.Errorf("there are %d", len(children))
 	}

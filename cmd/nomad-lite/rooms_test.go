@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -12,17 +13,31 @@ import (
 
 const modulePathPrefix = "github.com/nomad-lite/nomad-lite/"
 
-// allowedFolderImports maps each folder to the other folders whose packages its packages can
-// import.
-var allowedFolderImports = map[string][]string{
-	"internal":       {},
-	"hclspec":        {"internal"},
-	"plugins":        {"internal", "hclspec"},
-	"sdk":            {"internal", "hclspec", "plugins"},
-	"builtin":        {"internal", "hclspec", "sdk"},
-	"runtime":        {"internal", "hclspec", "plugins"},
-	"cmd/nomad-lite": {"internal", "hclspec", "plugins", "sdk", "builtin", "runtime"},
+// floors are the packages of the module from the ground up, each with the packages below it that have no entry of their own. A
+// package imports packages of its own entry and of lower floors.
+var floors = [][]string{
+	{"internal"},
+	{"hclspec"},
+	{"plugins"},
+	{"plugins/host"},
+	{"sdk"},
+	{"builtin"},
+	{"runtime/job/lifecycle", "runtime/job/health"},
+	{"runtime/job/restart"},
+	{"runtime/job"},
+	{"runtime/store/state", "runtime/store/keyring"},
+	{"runtime/store"},
+	{"runtime/node"},
+	{"runtime/node/hooks"},
+	{"runtime/node/taskrunner"},
+	{"runtime/node/allocrunner"},
+	{"runtime/node/noderunner", "runtime/node/orphans", "runtime/node/hooks/hostservice", "runtime/scheduler"},
+	{"runtime/agent"},
+	{"cmd/nomad-lite"},
 }
+
+// Drivers and hooks are processes of their own: the packages that they are made of and runtime meet on the wire only.
+var pluginFolders = []string{"sdk", "builtin"}
 
 // generatedPackages maps each package of generated code to the folders that can import it, which
 // own the wire format.
@@ -31,124 +46,101 @@ var generatedPackages = map[string][]string{
 	"hclspec/specpb": {"hclspec", "plugins"},
 }
 
-// leafPackages maps packages to further folders that can import them, because builtin plugins and
-// the runtime share their rules. A leaf package imports no package of this module, except packages
-// below its own and other leaf packages.
-var leafPackages = map[string][]string{
-	"plugins/confine":  {"builtin"},
-	"plugins/idrange":  {"builtin"},
-	"plugins/lookpath": {"builtin"},
-	"plugins/netfiles": {"builtin"},
-	"plugins/process":  {"builtin"},
-	"plugins/safepath": {"builtin"},
-	"plugins/taskuser": {"builtin"},
-
-	"plugins/process/processtest": {"builtin"}, // for tests
-}
-
-// pluginContractPackages are the packages that all authors of plugins import. Builtins must not
-// import packages that other plugins cannot import.
-var pluginContractPackages = map[string][]string{
-	"plugins/driver": {"builtin"},
-	"plugins/hook":   {"builtin"},
-}
-
-// runtimeLayers is the order of the packages inside runtime. A package, with the packages below
-// it, can import packages of its own layer and of the layers before it.
-var runtimeLayers = [][]string{
-	{"clock", "descriptors", "failpoint", "keyring", "lifecycle", "metrics", "restart"},
-	{"model", "jobspec", "state"},
-	{"store"},
-	{
-		"events", "jobsummary", "variables", "identity", "scheduler",
-		"allocdir", "logs", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "volumes", "timeline", "otlp",
-	},
-	{"taskapi", "connlimit"},
-	{"hooks", "hookplugin"},
-	{"taskrunner"},
-	{"allocrunner"},
-	{"hookhost", "noderunner", "orphans"},
-	{"httpapi", "ui", "localnode", "metrics/collect"},
-	{"agent"},
-	{"agent/config"},
-}
-
-// runnerPackages are the packages that run allocations. They do not import the scheduler: they
-// receive allocations, and report states, through interfaces that they declare.
-var runnerPackages = []string{
-	"allocdir", "logs", "taskenv", "taskfiles", "services", "health", "hostport", "hoststats", "fingerprint", "devices", "network", "users", "timeline", "otlp",
-	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
-}
-
-// runtimeLayerOf returns the index of a package's layer in runtimeLayers, and the entry of the layer that
-// contains the package. The package path is relative to runtime.
-func runtimeLayerOf(pkg string) (at int, name string) {
-	at = -1
-	for i, names := range runtimeLayers {
-		for _, n := range names {
-			if isPackageWithin(pkg, n) && len(n) > len(name) {
-				at, name = i, n
+// floorOf returns the index of a package's floor, and the entry of the floor that contains the package.
+func floorOf(pkg string) (floor int, entry string) {
+	floor = -1
+	for i, entries := range floors {
+		for _, e := range entries {
+			if isPackageWithin(pkg, e) && len(e) > len(entry) {
+				floor, entry = i, e
 			}
 		}
 	}
-	return at, name
+	return floor, entry
 }
 
-func TestRuntimeLayers(t *testing.T) {
+func TestPackagesImportLowerFloors(t *testing.T) {
+	used := map[string]bool{}
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		importer, ours := strings.CutPrefix(importer, modulePathPrefix+"runtime/")
-		if !ours {
+		importer = strings.TrimPrefix(importer, modulePathPrefix)
+		floor, entry := floorOf(importer)
+		if floor < 0 {
+			t.Errorf("package %s is on no floor", importer)
 			continue
 		}
-		at, from := runtimeLayerOf(importer)
-		if at < 0 {
-			t.Errorf("package runtime/%s is in no layer", importer)
-			continue
-		}
+		used[entry] = true
 		for _, imported := range strings.Fields(imports) {
-			imported, ours := strings.CutPrefix(imported, modulePathPrefix+"runtime/")
+			imported, ours := strings.CutPrefix(imported, modulePathPrefix)
 			if !ours {
 				continue
 			}
-			below, to := runtimeLayerOf(imported)
-			switch {
-			case below > at:
-				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
-			case to == "scheduler" && slices.Contains(runnerPackages, from):
-				t.Errorf("runtime/%s runs allocations and imports runtime/%s", importer, imported)
+			if to, other := floorOf(imported); other != entry && to >= floor {
+				t.Errorf("%s imports %s, which is not on a lower floor", importer, imported)
+			}
+			if isWithinAny(importer, pluginFolders) && isPackageWithin(imported, "runtime") || isPackageWithin(importer, "runtime") && isWithinAny(imported, pluginFolders) {
+				t.Errorf("%s imports %s: plugins and runtime meet on the wire only", importer, imported)
+			}
+			for prefix, users := range generatedPackages {
+				if isPackageWithin(imported, prefix) && !isWithinAny(importer, users) {
+					t.Errorf("%s imports %s: generated code stays inside %v", importer, imported, users)
+				}
+			}
+		}
+	}
+	for _, entries := range floors {
+		for _, e := range entries {
+			if !used[e] {
+				t.Errorf("floor entry %s has no package", e)
 			}
 		}
 	}
 }
 
-// sharedCommandPackages are the packages below cmd/nomad-lite that several groups of
-// commands import. Each other package there is a group of commands.
-var sharedCommandPackages = []string{
-	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "filewatch", "jobfile", "localplugins", "monitor", "output", "plugindev", "pluginstatus", "ports",
-	"streaming", "tables", "taskreason", "taskview", "terminal", "version",
+// TestPackageNamesAreUnique checks that a name before a dot means one package. Groups of commands are exempt, because only the
+// root of the command tree imports them.
+func TestPackageNamesAreUnique(t *testing.T) {
+	packages := map[string]string{}
+	for _, line := range strings.Split(listPackageImports(t), "\n") {
+		pkg, _, _ := strings.Cut(line, " ")
+		pkg = strings.TrimPrefix(pkg, modulePathPrefix)
+		if isCommandGroup(pkg) || isPackageWithin(pkg, "sdk/examples") {
+			continue
+		}
+		name := path.Base(pkg)
+		if other, found := packages[name]; found {
+			t.Errorf("packages %s and %s have one name", other, pkg)
+		}
+		packages[name] = pkg
+	}
 }
 
-// programTests are the folders with tests of the whole program.
-var programTests = []string{"peertest", "systemtest"}
+const commandsFolder = "cmd/nomad-lite"
+
+// sharedCommandPackages are the folders below cmd/nomad-lite, and the group of commands, that groups of commands can import.
+var sharedCommandPackages = []string{commandsFolder + "/internal", commandsFolder + "/version"}
+
+// isCommandGroup reports whether a package is a group of commands or the root of the command tree, and no test of the whole program.
+func isCommandGroup(pkg string) bool {
+	return isPackageWithin(pkg, commandsFolder) && !isWithinAny(pkg, []string{commandsFolder + "/internal", commandsFolder + "/peertest", commandsFolder + "/systemtest"})
+}
 
 // Only the root of the command tree, and tests of the whole program, import groups of
 // commands; only the program imports the root.
 func TestCommandGroupsAreIndependent(t *testing.T) {
-	const commandsPath = modulePathPrefix + "cmd/nomad-lite"
+	const root = commandsFolder + "/root"
 	groups := 0
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		group, _, _ := strings.Cut(strings.TrimPrefix(importer, commandsPath+"/"), "/")
-		if importer == commandsPath || slices.Contains(programTests, group) {
+		importer = strings.TrimPrefix(importer, modulePathPrefix)
+		if importer == commandsFolder || isWithinAny(importer, []string{commandsFolder + "/peertest", commandsFolder + "/systemtest"}) {
 			continue
 		}
 		for _, imported := range strings.Fields(imports) {
-			name, below := strings.CutPrefix(imported, commandsPath+"/")
-			name, _, _ = strings.Cut(name, "/")
+			imported = strings.TrimPrefix(imported, modulePathPrefix)
 			switch {
-			case !below || slices.Contains(sharedCommandPackages, name):
-			case importer == commandsPath+"/root" && name != "root":
+			case !isCommandGroup(imported), isWithinAny(imported, sharedCommandPackages), isPackageWithin(imported, importer):
+			case importer == root:
 				groups++
 			default:
 				t.Errorf("%s imports %s, which is no shared package", importer, imported)
@@ -160,55 +152,12 @@ func TestCommandGroupsAreIndependent(t *testing.T) {
 	}
 }
 
-func TestFolderImports(t *testing.T) {
-	seen := map[string]bool{}
-	for _, line := range strings.Split(listPackageImports(t), "\n") {
-		importer, imports, _ := strings.Cut(line, " ")
-		importer = strings.TrimPrefix(importer, modulePathPrefix)
-		from := topFolderOf(importer)
-		if from == "" {
-			t.Errorf("package %s is in no room", importer)
-			continue
-		}
-		seen[from] = true
-		for _, imported := range strings.Fields(imports) {
-			imported, ours := strings.CutPrefix(imported, modulePathPrefix)
-			if !ours {
-				continue
-			}
-			_, isImporterLeaf := leafPackages[importer]
-			_, isImportedLeaf := leafPackages[imported]
-			if isImporterLeaf && !isImportedLeaf && !isPackageWithin(imported, importer) {
-				t.Errorf("%s imports %s: a leaf package imports only leaf packages of this module", importer, imported)
-			}
-			if to := topFolderOf(imported); to != from && !slices.Contains(allowedFolderImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
-				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, allowedFolderImports[from])
-			}
-			for prefix, users := range generatedPackages {
-				if isPackageWithin(imported, prefix) && !slices.Contains(users, from) {
-					t.Errorf("%s imports %s: generated code stays inside %v", importer, imported, users)
-				}
-			}
-		}
-	}
-	for name := range allowedFolderImports {
-		if !seen[name] {
-			t.Errorf("room %s has no package", name)
-		}
-	}
-}
-
-func topFolderOf(pkg string) string {
-	for name := range allowedFolderImports {
-		if isPackageWithin(pkg, name) {
-			return name
-		}
-	}
-	return ""
-}
-
 func isPackageWithin(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
+}
+
+func isWithinAny(pkg string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(dir string) bool { return isPackageWithin(pkg, dir) })
 }
 
 // listPackageImports returns a line for each package, with its path and the paths of its imports.

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/orphans"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 )
 
 // adoptUnknownTasks makes the agent adopt the tasks whose records were lost together with the whole state.
@@ -42,8 +42,8 @@ func (a *Agent) endFormerPlugins(_ context.Context, driver string) error {
 	if len(command) == 0 {
 		return fmt.Errorf("driver %q has no process", driver)
 	}
-	for _, pid := range process.Children(a.helperProcesses.keeper.KeeperProcess().PID) {
-		former, err := process.LookupID(pid)
+	for _, pid := range osprocess.Children(a.helperProcesses.keeper.KeeperProcess().PID) {
+		former, err := osprocess.LookupID(pid)
 		if err != nil || used[pid] {
 			continue // the process has exited, or is in use
 		}

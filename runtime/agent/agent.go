@@ -13,36 +13,36 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/clock"
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/memtrim"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/clock"
-	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
-	"github.com/nomad-lite/nomad-lite/runtime/identity"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/network"
-	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
-	"github.com/nomad-lite/nomad-lite/runtime/orphans"
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network"
+	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
-	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
-	"github.com/nomad-lite/nomad-lite/runtime/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // Config has the settings and dependencies of an Agent. It is large because it lists everything that an
@@ -95,13 +95,13 @@ type Config struct {
 	OTLP otlp.Config // export of traces
 
 	Plugins *catalog.Catalog
-	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
+	Hooks   []pluginhooks.Rule // the operator's rules for hook plugins, in the order of the configuration
 	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
 	// its limits together with the task's block for the hook.
 	HookLimits map[string]map[string]any
 	// FindTaskProcess returns the main process of a task, from the driver state in the task's handle. It is
 	// for tasks of builtin drivers. It may be nil.
-	FindTaskProcess func(driver string, state []byte) (process.ID, bool)
+	FindTaskProcess func(driver string, state []byte) (osprocess.ID, bool)
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string
@@ -132,7 +132,7 @@ type Agent struct {
 	processRetention  *processRetention
 	plugins           *plugins
 	networks          *network.Manager
-	users             hooks.UserPool // nil if tasks get no users
+	users             runnerhooks.UserPool // nil if tasks get no users
 	taskFiles         taskfiles.Files
 	traces            *otlp.Exporter // nil if no traces are exported
 	hostSampler       hoststats.Sampler
@@ -358,7 +358,7 @@ func (a *Agent) Run(ctx context.Context) {
 func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
-	if limit, err := process.DescriptorLimit(); err == nil {
+	if limit, err := osprocess.DescriptorLimit(); err == nil {
 		limits.FileOperations = descriptors.NewLimiter(limit)
 	}
 	withoutDriver := taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}
@@ -418,7 +418,7 @@ func traceFunc(e *otlp.Exporter) func(*api.Allocation) timeline.Trace {
 }
 
 // variableReader returns a function that reads a variable of a store.
-func variableReader(s *store.Store) hooks.VariableReader {
+func variableReader(s *store.Store) runnerhooks.VariableReader {
 	return func(namespace, path string) (map[string]string, error) {
 		snapshot := s.Snapshot()
 		v := snapshot.Variable(nil, namespace, path)
@@ -459,8 +459,8 @@ func (a *Agent) CollectAllocs() {
 
 // Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes of the
 // node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
-// checked the rules with hookplugin.CheckRules.
-func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
+// checked the rules with pluginhooks.CheckRules.
+func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 	a.plugins.reload(plugins, rules)
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.SetGC(gc)

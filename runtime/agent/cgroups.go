@@ -3,17 +3,17 @@ package agent
 import (
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 // cgroupsByDriver returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
 // without reserved cores the function returns nil, because these drivers create cgroups themselves in less
 // time.
-func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) hooks.CgroupManager {
-	return func(driver string, cores int) hooks.CgroupManager {
+func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) runnerhooks.CgroupManager {
+	return func(driver string, cores int) runnerhooks.CgroupManager {
 		if cores > 0 {
 			return tree
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/safepath"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/filelock"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // ErrInUse means that another nomad-lite process uses the data directory.
@@ -40,7 +40,7 @@ func lockDataDir(dataDir string, flags int) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	self, err := process.LookupID(os.Getpid())
+	self, err := osprocess.LookupID(os.Getpid())
 	if err == nil {
 		// An agent without a record in the file works: only Stop does not find it. The disk can be full.
 		_ = keeper.WriteLockOwner(f, self)

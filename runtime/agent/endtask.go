@@ -6,10 +6,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	taskprocess "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	taskprocess "github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
 // taskEnder ends tasks, and waits for their exits, without their drivers.

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // checkNoAgentTasks returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
@@ -77,7 +77,7 @@ func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []st
 		return nil, err
 	}
 	isStateLost := readOwnerFile(dataDir) != nil && contents.Meta(state.DirectoryOwnerName)[""] == nil
-	tasks, err := process.AllTaskEnvIDs()
+	tasks, err := osprocess.AllTaskEnvIDs()
 	if err != nil {
 		return nil, err
 	}

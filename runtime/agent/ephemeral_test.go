@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // A foreground run does not use a directory with tasks of an agent, also when the agent's state file was lost. The tasks that a

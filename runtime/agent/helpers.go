@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // argv0 is the name that the process list shows for the helper processes, which run the same executable

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
 // checkHookRules checks the operator's hook rules against the plugins and returns the reasons why rules

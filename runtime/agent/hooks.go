@@ -12,27 +12,27 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
 // if the stored one was unreadable and was moved into the quarantine.
-func loadHookKey(s *store.Store, logger hclog.Logger) hookhost.Key {
+func loadHookKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 	var storedKey state.HookKey
 	known, err := s.Snapshot().Meta(state.HookKeyName, &storedKey)
 	if err == nil && known {
-		return hookhost.Key(storedKey)
+		return hostservice.Key(storedKey)
 	}
 	if err != nil {
 		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
-	key := make(hookhost.Key, state.HookKeySize)
+	key := make(hostservice.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	s.UpdateWithNext(func(tx *store.Txn) error {
 		tx.PutMeta(state.HookKeyName, state.HookKey(key))
@@ -48,8 +48,8 @@ func loadHookKey(s *store.Store, logger hclog.Logger) hookhost.Key {
 // the runner of an allocation, nil if there is none.
 func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
 	key := loadHookKey(s, p.logger)
-	p.hookPlugins = hookplugin.New(hookplugin.Config{
-		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.RemoteHook, *hook.Description, error) {
+	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
+		FindPlugin: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
@@ -78,8 +78,8 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 	if err != nil {
 		return err
 	}
-	p.hookHost = hookhost.Serve(hookhost.Config{
-		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.allocsRestored, Store: s, Logger: p.logger.Named("hookhost"),
+	p.hookHost = hostservice.Serve(hostservice.Config{
+		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.allocsRestored, Store: s, Logger: p.logger.Named("hostservice"),
 	})
 	return nil
 }
@@ -97,7 +97,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
 			continue
 		}
-		if err := hookplugin.CheckHookName(at.Hook); err != nil {
+		if err := pluginhooks.CheckHookName(at.Hook); err != nil {
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
@@ -107,11 +107,11 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
-			err = hookplugin.CheckAttachmentSyntax(at.Config)
+			err = pluginhooks.CheckAttachmentSyntax(at.Config)
 		default:
 			err = p.hookPlugins.CheckAttachment(job, at, takes.Schema)
 			if err == nil && at.Task != "" {
-				err = hookplugin.CheckTaskAttachment(at.Hook, at.Config, takes)
+				err = pluginhooks.CheckTaskAttachment(at.Hook, at.Config, takes)
 			}
 		}
 		if err != nil {
@@ -135,7 +135,7 @@ type cleanupStore struct {
 	logger hclog.Logger
 }
 
-// List implements hookplugin.CleanupStore.
+// List implements pluginhooks.CleanupStore.
 func (d cleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := d.store.Snapshot()
 	for _, name := range snapshot.MetaKeys(state.CleanupPrefix) {
@@ -150,7 +150,7 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 			continue
 		}
 		if cleanup.Until.IsZero() { // the allocation was removed after the call had failed
-			cleanup.Until = time.Now().Add(hookplugin.CleanupTimeout)
+			cleanup.Until = time.Now().Add(pluginhooks.CleanupTimeout)
 			d.limit(name, cleanup)
 			list = append(list, cleanup)
 			continue
@@ -179,7 +179,7 @@ func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
 	}
 }
 
-// Put implements hookplugin.CleanupStore.
+// Put implements pluginhooks.CleanupStore.
 func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
@@ -188,7 +188,7 @@ func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 	return err
 }
 
-// Delete implements hookplugin.CleanupStore.
+// Delete implements pluginhooks.CleanupStore.
 func (d cleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.CleanupPrefix + cleanup.ID())

@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 
-	"github.com/nomad-lite/nomad-lite/runtime/network"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // networkStore stores the networks of allocations in the state.

@@ -13,33 +13,33 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/hostport"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/hostport"
-	"github.com/nomad-lite/nomad-lite/runtime/identity"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/network"
-	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
-	"github.com/nomad-lite/nomad-lite/runtime/orphans"
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // open creates the parts of an agent. Each part may use those created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
-	if limit, err := process.RaiseOwnDescriptorLimit(); err != nil {
+	if limit, err := osprocess.RaiseOwnDescriptorLimit(); err != nil {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
 	}
 	if rules := a.config.Hooks; len(rules) > 0 {
-		if err := hookplugin.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
+		if err := pluginhooks.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (a *Agent) openState() (err error) {
 	a.orphanCleaner = &orphans.Cleaner{
 		Store: a.store, AllocDirs: d.allocDirs(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
 		EphemeralState: d.ephemeralState, EndUnknown: a.config.EndUnknown,
-		OnUnknownProcess: func(allocID, task string, p process.ID) { reserveUser(pool, allocID, task, p) },
+		OnUnknownProcess: func(allocID, task string, p osprocess.ID) { reserveUser(pool, allocID, task, p) },
 	}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if d.ephemeralState {
@@ -172,7 +172,7 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 
 // detectReboot reports whether the machine was booted since the last agent ran.
 func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
-	now, err := process.BootID()
+	now, err := osprocess.BootID()
 	if err != nil {
 		logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
 		return false

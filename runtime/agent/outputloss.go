@@ -6,10 +6,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // outputLosses reports output of tasks that cannot be written, usually because the disk is full: as events of the tasks and

@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // CopyError means that a data directory is a copy of another one, which owns the running tasks. Nothing was changed.
@@ -34,13 +34,13 @@ func (e *CopyError) Error() string {
 
 // directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
 type directoryOwner struct {
-	ID     string     `json:"id"`   // random, of the state; a copy of the directory has the same
-	Boot   string     `json:"boot"` // see bootKey
-	Device uint64     `json:"device"`
-	Inode  uint64     `json:"inode"`
-	Path   string     `json:"path"`   // for messages: a renamed directory is the same one
-	Keeper process.ID `json:"keeper"` // keeper of the directory when its last agent started
-	Agent  process.ID `json:"agent"`  // last agent of the directory
+	ID     string       `json:"id"`   // random, of the state; a copy of the directory has the same
+	Boot   string       `json:"boot"` // see bootKey
+	Device uint64       `json:"device"`
+	Inode  uint64       `json:"inode"`
+	Path   string       `json:"path"`   // for messages: a renamed directory is the same one
+	Keeper osprocess.ID `json:"keeper"` // keeper of the directory when its last agent started
+	Agent  osprocess.ID `json:"agent"`  // last agent of the directory
 }
 
 // isSameDirectory reports whether two records are about the same directory. Device numbers are valid during one boot.
@@ -49,7 +49,7 @@ func (o *directoryOwner) isSameDirectory(other *directoryOwner) bool {
 }
 
 // hasKeeper reports whether a running keeper is the recorded one.
-func (o *directoryOwner) hasKeeper(k process.ID) bool { return k != process.ID{} && k == o.Keeper }
+func (o *directoryOwner) hasKeeper(k osprocess.ID) bool { return k != osprocess.ID{} && k == o.Keeper }
 
 // ownershipFacts is what decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
@@ -169,11 +169,11 @@ func identifyDirectory(path string) (o directoryOwner, err error) {
 // bootKey identifies the boot of the machine, or the start of the container: the processes of an earlier container have ended, and its
 // file system can have another device number.
 func bootKey() (string, error) {
-	boot, err := process.BootID()
+	boot, err := osprocess.BootID()
 	if err != nil {
 		return "", err
 	}
-	first, err := process.LookupID(1)
+	first, err := osprocess.LookupID(1)
 	if err != nil {
 		return boot, nil // /proc shows only the processes of this user
 	}
@@ -192,7 +192,7 @@ func (i *directoryIdentity) read() (*directoryOwner, error) {
 // ownerOfRecord returns the owner that a record in the state names.
 func ownerOfRecord(r *state.DirectoryOwner) *directoryOwner {
 	return &directoryOwner{
-		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: process.ID(r.Keeper), Agent: process.ID(r.Agent),
+		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.Keeper), Agent: osprocess.ID(r.Agent),
 	}
 }
 
@@ -230,10 +230,10 @@ func readOwnerFile(dir string) *directoryOwner {
 }
 
 // publish records that the directory owns the tasks of its state, with its keeper.
-func (i *directoryIdentity) publish(ctx context.Context, keeperProcess process.ID) error {
+func (i *directoryIdentity) publish(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.owner.Keeper = keeperProcess
 	var err error
-	if i.owner.Agent, err = process.LookupID(os.Getpid()); err != nil {
+	if i.owner.Agent, err = osprocess.LookupID(os.Getpid()); err != nil {
 		return err
 	}
 	text, err := json.Marshal(&i.owner)

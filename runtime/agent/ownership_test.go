@@ -8,17 +8,17 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 func TestDecideOwnership(t *testing.T) {
 	at := func(boot string, device, inode uint64) directoryOwner {
-		return directoryOwner{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: process.ID{PID: 7, StartTime: 8}}
+		return directoryOwner{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: osprocess.ID{PID: 7, StartTime: 8}}
 	}
 	here, recorded, elsewhere := at("b", 1, 2), at("b", 1, 2), at("b", 1, 3)
 	moved := here
-	moved.Keeper = process.ID{PID: 9}
+	moved.Keeper = osprocess.ID{PID: 9}
 	renumbered := at("b", 4, 2)
 	rebooted := at("a", 5, 6)
 	for name, c := range map[string]struct {
@@ -88,7 +88,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := process.ID{PID: 1 << 30}
+	ended := osprocess.ID{PID: 1 << 30}
 	if err := first.publish(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // pluginCache stores plugin descriptions so that later agents can use them.
@@ -237,9 +237,9 @@ func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, boo
 
 // unknownPlugins returns the plugins that have no description, and the state of their first launch. The
 // channel is closed when the result may have changed.
-func (k *knownPlugins) unknownPlugins() (map[string]hookplugin.FirstLaunch, <-chan struct{}) {
+func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunch, <-chan struct{}) {
 	changed := k.plugins.Changed()
-	var unknown map[string]hookplugin.FirstLaunch
+	var unknown map[string]pluginhooks.FirstLaunch
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
@@ -249,11 +249,11 @@ func (k *knownPlugins) unknownPlugins() (map[string]hookplugin.FirstLaunch, <-ch
 			continue
 		}
 		if unknown == nil {
-			unknown = make(map[string]hookplugin.FirstLaunch)
+			unknown = make(map[string]pluginhooks.FirstLaunch)
 		}
-		unknown[p.Name] = hookplugin.LaunchPending
+		unknown[p.Name] = pluginhooks.LaunchPending
 		if p.LaunchAttempted || found {
-			unknown[p.Name] = hookplugin.LaunchFailed
+			unknown[p.Name] = pluginhooks.LaunchFailed
 		}
 	}
 	return unknown, changed

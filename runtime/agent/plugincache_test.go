@@ -15,11 +15,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // Foreground runs with different plugins share one file: each run keeps the entries of other plugins
@@ -263,13 +263,13 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 // starts.
 func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	c := newCacheTest(t)
-	expect := func(when string, want map[string]hookplugin.FirstLaunch) {
+	expect := func(when string, want map[string]pluginhooks.FirstLaunch) {
 		t.Helper()
 		if got, _ := c.newKnownPlugins(c.path, false).unknownPlugins(); !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", when, got, want)
 		}
 	}
-	expect("before the first run", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
+	expect("before the first run", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	failLaunch := func() {
@@ -281,11 +281,11 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 		k.storeChanges(ended)
 	}
 	failLaunch()
-	expect("after a failed launch", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchFailed})
+	expect("after a failed launch", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchFailed})
 	c.write(c.path, "#!/bin/sh\nexec audit 0\n")
-	expect("after a change of the file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
+	expect("after a change of the file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
 	failLaunch()
-	expect("after a failed launch of the changed file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchFailed})
+	expect("after a failed launch of the changed file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchFailed})
 	c.run(c.path)
 	expect("after a launch", nil)
 
@@ -295,5 +295,5 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	c.write(c.path, "#!/bin/sh\nexec audit 2\n")
-	expect("after a change of the file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
+	expect("after a change of the file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/plugins/launch"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // pluginRecords stores in the state the addresses and pids by which the next agent reattaches to

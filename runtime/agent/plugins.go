@@ -10,14 +10,14 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/devices"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 // plugins has the plugins of an agent, and the hooks and devices that they provide.
@@ -25,8 +25,8 @@ type plugins struct {
 	supervisor   *supervisor.Supervisor
 	knownPlugins *knownPlugins
 	devices      *devices.Manager
-	hookPlugins  *hookplugin.Set
-	hookHost     *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
+	hookPlugins  *pluginhooks.Set
+	hookHost     *hostservice.Host // serves the requests of hooks to the agent; nil before serveHooks is called
 	logger       hclog.Logger
 
 	rulesChanged   chan struct{} // receives a value when the rules for hooks have changed
@@ -111,7 +111,7 @@ func (p *plugins) unusedPIDs() []int {
 }
 
 // reload replaces the plugins and the rules for hooks.
-func (p *plugins) reload(plugins *catalog.Catalog, rules []hookplugin.Rule) {
+func (p *plugins) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
 	select {

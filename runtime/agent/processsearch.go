@@ -15,16 +15,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // foundProcess is a living process of the data directory.
 type foundProcess struct {
-	process.ID
+	osprocess.ID
 	name    string // name of its role; "" for a descendant without one
 	allocID string
 }
@@ -87,7 +87,7 @@ func pluginsOfState(contents *store.Contents) (found []foundProcess, err error) 
 		}
 		if current {
 			name := strings.TrimPrefix(filepath.Base(key), "builtin ")
-			found = append(found, foundProcess{ID: process.ID{PID: r.Pid, StartTime: r.StartTime}, name: "plugin " + name})
+			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, name: "plugin " + name})
 		}
 	}
 	return found, nil
@@ -126,7 +126,7 @@ func (s *processSearch) find(freeze bool) ([]foundProcess, error) {
 
 // processesOfTasks returns the processes of the allocations of the data directory.
 func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
-	tasks, err := process.AllTaskEnvIDs()
+	tasks, err := osprocess.AllTaskEnvIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
 		if !s.allocIDs[task.AllocID] {
 			continue
 		}
-		leftovers, err := process.FindLeftovers(task.AllocID, task.Task)
+		leftovers, err := osprocess.FindLeftovers(task.AllocID, task.Task)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
 
 // addDescendants returns the living processes among roots and their descendants, each once and after its parent.
 func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err error) {
-	known := make(map[process.ID]bool)
+	known := make(map[osprocess.ID]bool)
 	for len(roots) > 0 {
 		var children []foundProcess
 		for _, p := range roots {
@@ -166,8 +166,8 @@ func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err 
 				}
 			}
 			all = append(all, p)
-			for _, pid := range process.Children(p.PID) {
-				id, err := process.LookupID(pid)
+			for _, pid := range osprocess.Children(p.PID) {
+				id, err := osprocess.LookupID(pid)
 				if err != nil {
 					continue // the child has exited
 				}
@@ -180,7 +180,7 @@ func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err 
 }
 
 // taskProcessName returns the name of a process of a task.
-func taskProcessName(task process.TaskEnvID, pid int) string {
+func taskProcessName(task osprocess.TaskEnvID, pid int) string {
 	return fmt.Sprintf("task %s of allocation %.8s: %s", task.Task, task.AllocID, processName(pid))
 }
 
@@ -235,7 +235,7 @@ func isKeeper(pid int) bool {
 func ancestors(pid int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for {
-			stat, err := process.ReadStat(pid)
+			stat, err := osprocess.ReadStat(pid)
 			if err != nil || stat.PPID <= 1 || !yield(stat.PPID) {
 				return
 			}

@@ -9,13 +9,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/launch"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 func openTestStore(t *testing.T, path string) *store.Store {
@@ -71,7 +71,7 @@ func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 	}
 	put(func(tx *store.Txn) { tx.DeleteAllocation("a") })
 	first := cleanups.List()
-	if len(first) != 1 || time.Until(first[0].Until) < hookplugin.CleanupTimeout-time.Minute {
+	if len(first) != 1 || time.Until(first[0].Until) < pluginhooks.CleanupTimeout-time.Minute {
 		t.Fatalf("pending after the removal: %+v", first)
 	}
 	if again := cleanups.List(); len(again) != 1 || !again[0].Until.Equal(first[0].Until) {
@@ -180,7 +180,7 @@ func TestStartWithUnchangeableState(t *testing.T) {
 	}
 	dir := t.TempDir()
 	i := &directoryIdentity{dir: dir, store: s, owner: directoryOwner{ID: "i"}}
-	if err := i.publish(t.Context(), process.ID{PID: 7}); err == nil {
+	if err := i.publish(t.Context(), osprocess.ID{PID: 7}); err == nil {
 		t.Error("the owner is recorded in a closed state")
 	}
 	if o := readOwnerFile(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {

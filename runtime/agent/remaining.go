@@ -10,12 +10,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
-	"github.com/nomad-lite/nomad-lite/runtime/orphans"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // remainingProcesses describes the processes that must continue after the agent has ended, because

@@ -21,18 +21,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
-	"github.com/nomad-lite/nomad-lite/runtime/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // TestSimulation runs agents under virtual time with one store and simulated
@@ -397,18 +397,18 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook {
+func (h simHooks) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil
 }
 func (h simHooks) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.AttachTarget) []hooks.OrderedHook {
-	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
-	hooks.BuiltinHook
+	runnerhooks.BuiltinHook
 	s   *simulation
 	g   *simAgent
 	key string

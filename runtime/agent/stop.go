@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/filelock"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // ErrNotShutDown means that an agent has not shut down within a timeout.

@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/network/hostnet"
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 )
 
 const temporaryDirPrefix = "run-"

@@ -7,11 +7,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/users"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/users"
 )
 
 // loadUsers returns the user ids for tasks, without those that tasks of an earlier agent have. It
@@ -32,7 +32,7 @@ func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Po
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
 				continue
 			}
-			if id := hooks.WorkloadUserID(local.Hooks[hooks.WorkloadUserHookName].Data); id != 0 {
+			if id := runnerhooks.WorkloadUserID(local.Hooks[runnerhooks.WorkloadUserHookName].Data); id != 0 {
 				pool.Restore(users.Task{AllocID: allocID, Name: task}, id)
 			}
 		}
@@ -41,7 +41,7 @@ func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Po
 }
 
 // reserveUser keeps the user id of a process of an unknown task from being given to another task.
-func reserveUser(pool *users.Pool, allocID, task string, p process.ID) {
+func reserveUser(pool *users.Pool, allocID, task string, p osprocess.ID) {
 	var st unix.Stat_t
 	if pool != nil && unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) == nil {
 		pool.Restore(users.Task{AllocID: allocID, Name: task}, st.Uid)

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/nomad-lite/nomad-lite/runtime/volumes"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
 // newVolumes creates the manager of dynamic host volumes. The agent must have its node before the manager is used.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 )
 
 // resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.

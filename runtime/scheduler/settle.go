@@ -3,7 +3,7 @@ package scheduler
 import (
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // maxReconciliations limits how often one change reconciles a job. Each round leaves less to do; in simulations three

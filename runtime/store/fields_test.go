@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 var update = flag.Bool("update", false, "rewrite the list of stored fields and the directory testdata/state/next")
@@ -86,7 +86,7 @@ func TestStoredFields(t *testing.T) {
 		t.Error(p)
 	}
 	if t.Failed() {
-		t.Log("give a field that has disappeared its name again (in a record of runtime/state with the tag \"store\"), or map the name to the present one in fieldAliases; add a new one to the list with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
+		t.Log("give a field that has disappeared its name again (in a record of runtime/store/state with the tag \"store\"), or map the name to the present one in fieldAliases; add a new one to the list with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
 	}
 	if t.Failed() && len(releasedStates(t)) == 0 {
 		t.Error("no version was released yet, so that no file must be read: the list can be made anew with go test ./runtime/store -run TestStoredFields -update, in one commit with make state-fixture")

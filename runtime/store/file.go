@@ -16,7 +16,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
 )
 
 // LockedError means that another process has locked the state file.

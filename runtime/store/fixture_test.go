@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fieldFiller fills values. The value of a field follows from its name, so that a field that is read under another name has the

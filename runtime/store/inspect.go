@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
 // Contents has the records of a state file that Inspect has read.

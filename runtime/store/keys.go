@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
 // KeyFileError means that variables cannot be written because there is no key to seal them

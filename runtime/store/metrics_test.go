@@ -5,8 +5,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // instrumentValue returns the value of a counter, or the number of observations of a histogram.

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/keyring"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // configWithKeys returns the config of a store with keys in a directory.

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The methods of this file implement the store interfaces of runtime/services.
+// The methods of this file implement the store interfaces of runtime/node/services.
 
 // ServicesByAllocation returns the current registrations of an allocation.
 func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration {

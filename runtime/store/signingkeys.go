@@ -6,7 +6,7 @@ import (
 	"crypto/rsa"
 	"fmt"
 
-	"github.com/nomad-lite/nomad-lite/runtime/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
 // rsaKeySize is the size of the RSA keys in bits.

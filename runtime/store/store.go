@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
 // ErrClosed means that the store has been closed.

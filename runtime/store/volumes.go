@@ -3,7 +3,7 @@ package store
 import (
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // HostVolume returns the dynamic host volume with an id.

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -46,7 +46,7 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*markData)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := process.StartMark{Forked: mark.State.PID != 0, Data: data}
+	m := osprocess.StartMark{Forked: mark.State.PID != 0, Data: data}
 	if mark.State.Cgroup != "" {
 		err = m.WriteToCgroup(mark.State.Cgroup)
 	} else {

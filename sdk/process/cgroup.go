@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -51,7 +51,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
 		if os.Geteuid() != 0 {
-			base, reason := process.DelegatedCgroup(mount)
+			base, reason := osprocess.DelegatedCgroup(mount)
 			if base == "" {
 				return none(reason)
 			}
@@ -92,7 +92,7 @@ func UnenforcedLimits() (limits []string, reason string) {
 	if err != nil {
 		return taskLimits, err.Error()
 	}
-	if own, _ := process.OwnCgroup(); base != h.mountPath && base == filepath.Join(h.mountPath, own) {
+	if own, _ := osprocess.OwnCgroup(); base != h.mountPath && base == filepath.Join(h.mountPath, own) {
 		return taskLimits, "controllers can be enabled only below a cgroup without processes: with systemd, start the agent in a subgroup (DelegateSubgroup=)"
 	}
 	return missingLimits(strings.Fields(string(available))), "the cgroup controllers are not available in " + base
@@ -144,7 +144,7 @@ type cgroup struct {
 	setCPUShares func() // setCPUShares is nil if the task gets no CPU shares or already has them
 }
 
-func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
+func (g *cgroup) dir() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
 
 // forkPlacement is the cgroups and network namespace in which a process is forked, and its
 // rlimits.
@@ -342,7 +342,7 @@ func (g *cgroup) remove() error {
 	}
 	errs = append(errs, g.dir().Remove())
 	for _, dir := range g.v1Paths {
-		errs = append(errs, process.Cgroup(dir).Remove())
+		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
 }
@@ -445,7 +445,7 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 		return <-done
 	}
 	for _, t := range pl.v1TasksFiles {
-		defer process.Cgroup(filepath.Dir(t.path)).Enter()()
+		defer osprocess.Cgroup(filepath.Dir(t.path)).Enter()()
 		// The kernel moves the writing thread for "0", without a global lock. For a
 		// thread id, even the writer's own, the kernel waits some 10 ms for all CPUs.
 		if err := writeExistingFile(t.path, "0"); err != nil && t.required {

@@ -15,8 +15,8 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // outputDrainTimeout limits how long Exec waits, after a command has exited, for output
@@ -181,7 +181,7 @@ func (p *Process) finishExec(ctx context.Context, cmd *exec.Cmd, e driver.Exec, 
 	if err != nil {
 		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", e.Command[0], err)
 	}
-	return toExitResult(process.ParseWaitStatus(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
+	return toExitResult(osprocess.ParseWaitStatus(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
 
 func waitIgnoringExitCode(cmd *exec.Cmd) error {

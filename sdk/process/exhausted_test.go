@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // Whichever step of a start finds no free descriptor, the host is told to repeat the start, or it succeeds when a descriptor is
@@ -74,7 +74,7 @@ func TestStartWithFewDescriptors(t *testing.T) {
 // A fork returns EAGAIN when a limit of processes is reached.
 func TestForkWithoutFreeProcess(t *testing.T) {
 	err := (&Core{}).execError("/bin/true", unix.EAGAIN)
-	if !process.IsTableFull(err) || !driver.IsRecoverable(err) {
+	if !osprocess.IsTableFull(err) || !driver.IsRecoverable(err) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -38,7 +38,7 @@ type Program struct {
 	// It is valid until Launch.Close.
 	Task *os.File
 
-	// Mark has the mark of the start (see process.ReadStartMark in package plugins/process), and is nil if there is none. The
+	// Mark has the mark of the start (see process.ReadStartMark in package internal/osprocess), and is nil if there is none. The
 	// stage must wait for Launch.Release or the death of this process, and execute the program only if the mark is
 	// Forked then: without its process in the mark, a start counts as not executed. It is valid until Launch.Close.
 	Mark *os.File

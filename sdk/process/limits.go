@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // cgroupLimits bounds the resources that all processes of a task use together. 0 means
@@ -277,7 +277,7 @@ func (g *cgroup) oomKills() (kills uint64) {
 	if g.memoryPath == "" {
 		return 0
 	}
-	dirs, _ := process.Cgroup(g.memoryPath).Tree() // the error is ignored: Tree fails only without free descriptors, and then the counters cannot be read either
+	dirs, _ := osprocess.Cgroup(g.memoryPath).Tree() // the error is ignored: Tree fails only without free descriptors, and then the counters cannot be read either
 	for _, dir := range dirs {
 		kills += readCounter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}

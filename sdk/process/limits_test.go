@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -253,7 +253,7 @@ func TestCPUShares(t *testing.T) {
 	}
 	before := map[int64]uint64{}
 	ticks := func(shares int64) uint64 {
-		st, err := process.ReadStat(tasks[shares].PID())
+		st, err := osprocess.ReadStat(tasks[shares].PID())
 		if err != nil {
 			t.Fatal(err)
 		}

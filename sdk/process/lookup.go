@@ -5,8 +5,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/nomad-lite/nomad-lite/plugins/lookpath"
-	"github.com/nomad-lite/nomad-lite/plugins/taskuser"
+	"github.com/nomad-lite/nomad-lite/internal/lookpath"
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -191,7 +191,7 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 }
 
 func hasProcessEnded(pid int) bool {
-	st, err := process.ReadStat(pid)
+	st, err := osprocess.ReadStat(pid)
 	return err != nil || st.Ended()
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -15,15 +15,15 @@ import (
 // cleanup after an earlier start must not kill the process of a later start.
 var taskOwners = struct {
 	sync.Mutex
-	m map[process.TaskEnvID]*Core
+	m map[osprocess.TaskEnvID]*Core
 
 	// leftovers are the tasks that had running processes when this plugin
 	// process first searched for them. It is nil before the search.
-	leftovers map[process.TaskEnvID]bool
-}{m: map[process.TaskEnvID]*Core{}}
+	leftovers map[osprocess.TaskEnvID]bool
+}{m: map[osprocess.TaskEnvID]*Core{}}
 
-func (p *Core) taskKey() process.TaskEnvID {
-	return process.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
+func (p *Core) taskKey() osprocess.TaskEnvID {
+	return osprocess.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
 }
 
 // acquireTaskOwnership makes p the owner of its task, and returns the earlier owner, if it
@@ -79,7 +79,7 @@ func (p *Core) releaseTaskOwnership(earlier *Core) {
 func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
 	taskOwners.Lock()
 	if taskOwners.leftovers == nil {
-		ids, err := process.AllTaskEnvIDs()
+		ids, err := osprocess.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
 			return p.leftoverProcessError(err)
@@ -91,7 +91,7 @@ func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) e
 	if !possible {
 		return nil
 	}
-	ended, err := process.EndLeftovers(ctx, p.startRequest.AllocID, p.startRequest.Name)
+	ended, err := osprocess.EndLeftovers(ctx, p.startRequest.AllocID, p.startRequest.Name)
 	if len(ended) > 0 {
 		p.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
@@ -118,7 +118,7 @@ func (p *Core) killAllProcesses(ctx context.Context) error {
 	case p.cgroup != nil:
 		err = errors.Join(err, p.cgroup.dir().Kill(ctx))
 	case p.startRequest.Env["NOMAD_ALLOC_ID"] == p.startRequest.AllocID && p.startRequest.Env["NOMAD_TASK_NAME"] == p.startRequest.Name:
-		err = errors.Join(err, process.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
+		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
 	}
 	return err
 }

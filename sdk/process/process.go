@@ -17,8 +17,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -93,7 +93,7 @@ type Process struct{ *Core }
 // sdk.Destroyer. A driver's own task can embed it, and inherits no other method of package
 // sdk.
 type Core struct {
-	id           process.ID
+	id           osprocess.ID
 	startRequest *sdk.StartRequest
 	dir          string
 	cred         *syscall.Credential
@@ -111,7 +111,7 @@ type Core struct {
 	userLookupErr error
 
 	// fd is nil on kernels without pidfds.
-	fd *process.Pidfd
+	fd *osprocess.Pidfd
 
 	// releaseMu is locked while the process is reaped: afterwards its number may
 	// belong to another process. A goroutine that sends a signal holds it for
@@ -195,7 +195,7 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if err := checkRlimits(c.Rlimits); err != nil {
 		return nil, err
 	}
-	if _, err := process.BootID(); err != nil {
+	if _, err := osprocess.BootID(); err != nil {
 		return nil, sdk.Recoverable(err) // a process without a recorded boot ID could not be recovered
 	}
 	path, err := p.resolveProgram(c)
@@ -369,7 +369,7 @@ func (p *Core) fork(ctx context.Context, path string, argv []string, attr *sysca
 			return p.execError(path, err)
 		}
 		if fd >= 0 {
-			p.fd, err = process.NewPidfd(fd)
+			p.fd, err = osprocess.NewPidfd(fd)
 		}
 		if err == nil {
 			p.id, err = lookupChild(ctx, pid)
@@ -387,10 +387,10 @@ func (p *Core) fork(ctx context.Context, path string, argv []string, attr *sysca
 
 // lookupChild returns the ID of a child that was not reaped. Without free descriptors it waits until ctx is done: the program was
 // executed, so that the start can be neither repeated nor failed for it.
-func lookupChild(ctx context.Context, pid int) (process.ID, error) {
+func lookupChild(ctx context.Context, pid int) (osprocess.ID, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, time.Second) {
-		id, err := process.LookupID(pid)
-		if !process.IsTableFull(err) {
+		id, err := osprocess.LookupID(pid)
+		if !osprocess.IsTableFull(err) {
 			return id, err
 		}
 		select {
@@ -404,7 +404,7 @@ func lookupChild(ctx context.Context, pid int) (process.ID, error) {
 func (p *Core) execError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
-		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, process.ErrNoFreeProcess, err))
+		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, osprocess.ErrNoFreeProcess, err))
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w", path, err))
 	case errors.Is(err, unix.ENOENT):
@@ -433,7 +433,7 @@ func (p *Core) setOOMScore(score int) {
 }
 
 func (p *Core) resetOOMScore(pid int) {
-	if err := process.ResetOOMScore(pid); err != nil {
+	if err := osprocess.ResetOOMScore(pid); err != nil {
 		p.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
 }
@@ -448,7 +448,7 @@ func (p *Core) State() any { return p.Snapshot() }
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
 func (p *Core) Snapshot() State {
-	boot, _ := process.BootID() // no error: Start and Recover have read the boot ID successfully
+	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir, Rlimits: p.rlimits}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
@@ -474,7 +474,7 @@ func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	if p.ended {
 		return p.result, nil
 	}
-	var status process.ExitStatus
+	var status osprocess.ExitStatus
 	var err error
 	if p.isChild {
 		status, err = p.waitChild(ctx)
@@ -496,14 +496,14 @@ var errOOM = errors.New("OOM Killed")
 // OOMKilled also if only a child was killed, because the process may have failed
 // because of it. If the process has succeeded, the kill is reported as an event
 // and not as its exit message, which would make the task fail.
-func (p *Core) end(status process.ExitStatus, err error) {
+func (p *Core) end(status osprocess.ExitStatus, err error) {
 	p.ended = true
 	p.result = toExitResult(status, err)
 	if p.cgroup == nil || !p.cgroup.oomKilled() {
 		return
 	}
 	p.result.OOMKilled = true
-	if p.result.Err == nil && status == (process.ExitStatus{}) {
+	if p.result.Err == nil && status == (osprocess.ExitStatus{}) {
 		p.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
 	} else if p.result.Err == nil {
 		p.result.Err = errOOM
@@ -573,7 +573,7 @@ func (p *Core) killProcessGroup() error {
 	// Older kernels cannot signal a group through a pidfd. The pid of a child is
 	// not reused before the child is reaped. For an orphan, the start time is
 	// compared, so that another process with the same pid is not killed.
-	if now, statErr := process.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
+	if now, statErr := osprocess.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
 			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)

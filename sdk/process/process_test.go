@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -91,14 +91,14 @@ func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			child, err := process.LookupID(parseNumber(t, waitForFile(t, s, "own")))
+			child, err := osprocess.LookupID(parseNumber(t, waitForFile(t, s, "own")))
 			if err != nil {
 				t.Fatal(err)
 			}
 			restore := processtest.LimitDescriptors(t, 0)
 			destroyErr := p.Destroy(t.Context())
 			restore()
-			if !process.IsResourceExhausted(destroyErr) || !child.Alive() {
+			if !osprocess.IsResourceExhausted(destroyErr) || !child.Alive() {
 				t.Errorf("without descriptors: %v, the child of the task runs: %v", destroyErr, child.Alive())
 			}
 			for range 2 {
@@ -109,7 +109,7 @@ func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 					t.Error("the child of the task runs")
 				}
 			}
-			if earlier, err := process.LookupID(p.PID()); err == nil && earlier == p.id {
+			if earlier, err := osprocess.LookupID(p.PID()); err == nil && earlier == p.id {
 				t.Error("the process was not reaped")
 			}
 		})
@@ -199,7 +199,7 @@ func TestConfiguredCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := process.Cgroup(dir).Remove(); err != nil {
+		if err := osprocess.Cgroup(dir).Remove(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -209,7 +209,7 @@ func TestConfiguredCgroup(t *testing.T) {
 	if p.cgroup != nil {
 		t.Errorf("the process also has %s", p.cgroup.path)
 	}
-	if got, err := process.Cgroup(dir).PIDs(); err != nil || len(got) != 1 || got[0] != p.PID() {
+	if got, err := osprocess.Cgroup(dir).PIDs(); err != nil || len(got) != 1 || got[0] != p.PID() {
 		t.Errorf("in the cgroup are %v, %v, want %d", got, err, p.PID())
 	}
 	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
@@ -585,7 +585,7 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 			t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 		}
 	}
-	if st, err := process.ReadStat(p.PID()); err != nil || st.State != 'Z' {
+	if st, err := osprocess.ReadStat(p.PID()); err != nil || st.State != 'Z' {
 		t.Errorf("before it is destroyed the process must be a zombie, which keeps the status: %+v, %v", st, err)
 	}
 	if err := p.Signal(t.Context(), "SIGHUP"); err != nil {

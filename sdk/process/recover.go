@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -60,14 +60,14 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
 	p := &Core{
-		id:           process.ID{PID: s.PID, StartTime: s.StartTime},
+		id:           osprocess.ID{PID: s.PID, StartTime: s.StartTime},
 		startRequest: start,
 		dir:          s.Dir,
 		rlimits:      s.Rlimits,
 		logger:       start.Logger().With("pid", s.PID),
 		waiting:      make(chan struct{}, 1),
 	}
-	boot, err := process.BootID()
+	boot, err := osprocess.BootID()
 	if err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
@@ -93,7 +93,7 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
-	if process.IsResourceExhausted(err) {
+	if osprocess.IsResourceExhausted(err) {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
@@ -105,7 +105,7 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 
 // openPidfd opens a pidfd of a process that is not a child, or returns
 // os.ErrProcessDone. The result is nil if the kernel has no pidfds.
-func openPidfd(id process.ID) (*process.Pidfd, error) {
+func openPidfd(id osprocess.ID) (*osprocess.Pidfd, error) {
 	fd, err := id.Open()
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
 		if !id.Alive() {
@@ -117,15 +117,15 @@ func openPidfd(id process.ID) (*process.Pidfd, error) {
 }
 
 func isChild(pid int) bool {
-	_, _, err := process.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
+	_, _, err := osprocess.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
 	return err == nil
 }
 
 // waitOrphan waits for a process whose parent was another plugin process. Its
 // parent is now the keeper, or init.
-func (p *Core) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
+func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	if err := p.waitOrphanExit(ctx); err != nil {
-		return process.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
+		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
 	}
 	if status, err := keeperExitStatus(ctx, p.id); err == nil {
 		return status, nil
@@ -141,13 +141,13 @@ func (p *Core) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return process.ExitStatus{}, ctx.Err()
+			return osprocess.ExitStatus{}, ctx.Err()
 		}
-		if _, err := process.LookupID(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
+		if _, err := osprocess.LookupID(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
 			if status, ok := p.id.ExitStatus(p.fd); ok {
 				return status, nil
 			}
-			return process.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errExitStatusUnknown)
+			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errExitStatusUnknown)
 		}
 	}
 }
@@ -174,10 +174,10 @@ var keeperClient struct {
 	client *keeper.Client
 }
 
-func keeperExitStatus(ctx context.Context, id process.ID) (process.ExitStatus, error) {
+func keeperExitStatus(ctx context.Context, id osprocess.ID) (osprocess.ExitStatus, error) {
 	socket := os.Getenv(keeper.EnvSocket)
 	if socket == "" {
-		return process.ExitStatus{}, keeper.ErrExitStatusUnknown
+		return osprocess.ExitStatus{}, keeper.ErrExitStatusUnknown
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -186,7 +186,7 @@ func keeperExitStatus(ctx context.Context, id process.ID) (process.ExitStatus, e
 		client, err := keeper.Attach(ctx, socket)
 		if err != nil {
 			keeperClient.mu.Unlock()
-			return process.ExitStatus{}, err
+			return osprocess.ExitStatus{}, err
 		}
 		keeperClient.client = client
 	}

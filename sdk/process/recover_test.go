@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -122,7 +122,7 @@ func TestCancelledRecoverReportsNoExitStatus(t *testing.T) {
 	if err := ended.Start(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := process.LookupID(ended.Process.Pid)
+	id, err := osprocess.LookupID(ended.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 	}
 	defer stranger.Wait()
 	defer stranger.Process.Kill()
-	id, err := process.LookupID(stranger.Process.Pid)
+	id, err := osprocess.LookupID(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestRecoverOwnChild(t *testing.T) {
 
 func bootID(t *testing.T) string {
 	t.Helper()
-	id, err := process.BootID()
+	id, err := osprocess.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

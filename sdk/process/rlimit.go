@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // RlimitInfinity is no limit, as a value of an [Rlimit].
@@ -74,7 +74,7 @@ func forkWithRlimits(sys *syscall.SysProcAttr, limits map[string]Rlimit, fork fu
 func setRlimitsOfStopped(pid int, limits map[string]Rlimit) error {
 	for {
 		// WNOWAIT leaves the exit status of a child that was killed to Wait.
-		_, status, err := process.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT)
+		_, status, err := osprocess.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT)
 		if err != nil {
 			return fmt.Errorf("wait for the start of process %d: %w", pid, err)
 		}

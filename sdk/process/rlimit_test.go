@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func limitsOf(t *testing.T, p *Process, resource int) Rlimit {
@@ -89,7 +89,7 @@ func TestRlimitThatCannotBeSet(t *testing.T) {
 			if found, err := Sweep(t.Context(), s.AllocID, s.Name); found || err != nil {
 				t.Errorf("a process is left running: %v, %v", found, err)
 			}
-			if pid, _, _ := process.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); pid > 0 {
+			if pid, _, _ := osprocess.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); pid > 0 {
 				t.Errorf("process %d was not reaped", pid)
 			}
 		})

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -47,7 +47,7 @@ func markStart(p *Core) (*startMark, error) {
 	if !marksStarts(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, OldestStartTime: process.StartTimeNow()}}
+	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
 	return m, m.writeBeforeFork()
 }
 
@@ -81,7 +81,7 @@ func (m *startMark) write() error {
 	if err != nil {
 		return err
 	}
-	mark := process.StartMark{Forked: m.p.id.PID != 0, Data: data}
+	mark := osprocess.StartMark{Forked: m.p.id.PID != 0, Data: data}
 	if m.p.cgroup != nil && mark.WriteToCgroup(m.p.cgroup.path) == nil {
 		return nil
 	}
@@ -114,7 +114,7 @@ func removeMark(p *Core) error {
 		return nil
 	}
 	if p.cgroup != nil && p.cgroup.hostOwned && p.isTaskOwner() {
-		if err := process.RemoveStartMark(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := osprocess.RemoveStartMark(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -200,9 +200,9 @@ func readMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*markData,
 		switch {
 		case err == nil:
 			return mark, nil
-		case process.IsResourceExhausted(err):
+		case osprocess.IsResourceExhausted(err):
 			return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", err))
-		case errors.Is(err, process.ErrStartMarkDamaged) || attempt == markReadAttempts:
+		case errors.Is(err, osprocess.ErrStartMarkDamaged) || attempt == markReadAttempts:
 			return nil, fmt.Errorf("exit status unknown: read the mark of the start of task %q: %w", start.Name, err)
 		}
 		select {
@@ -216,13 +216,13 @@ func readMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*markData,
 // readOpenMark closes the cgroup or the file. It returns nil for the mark of another start.
 func readOpenMark(f *os.File, startID string) (*markData, error) {
 	defer f.Close()
-	mark, err := process.ReadStartMark(f)
+	mark, err := osprocess.ReadStartMark(f)
 	if err != nil {
 		return nil, err
 	}
 	data := &markData{}
 	if err := hclspec.UnmarshalState(mark.Data, data); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", f.Name(), process.ErrStartMarkDamaged, err)
+		return nil, fmt.Errorf("%s: %w: %w", f.Name(), osprocess.ErrStartMarkDamaged, err)
 	}
 	if data.StartID != startID {
 		return nil, nil
@@ -289,7 +289,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 	}
 	if mark.State.PID == 0 && mark.Staged {
 		// A stage that still runs exits, because the pipe of its plugin process is closed.
-		if _, err := process.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
+		if _, err := osprocess.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
 			return nil, sdk.Recoverable(err)
 		}
 		if err := removeMarkFile(start); err != nil {
@@ -318,30 +318,30 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 // findForkedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
 // task's cgroup or, without one, of the processes that have the task's names in their environment and are not older than
 // the mark. It returns the zero value if there is none.
-func findForkedProcess(start *sdk.StartRequest, mark *markData) (main process.ID, err error) {
+func findForkedProcess(start *sdk.StartRequest, mark *markData) (main osprocess.ID, err error) {
 	var candidates []int
 	if mark.State.Cgroup != "" {
-		candidates, err = process.Cgroup(mark.State.Cgroup).PIDs()
+		candidates, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()
 	} else {
-		var found []process.ID
-		found, err = process.FindByTaskEnv(start.AllocID, start.Name)
+		var found []osprocess.ID
+		found, err = osprocess.FindByTaskEnv(start.AllocID, start.Name)
 		for _, p := range found {
 			candidates = append(candidates, p.PID)
 		}
 	}
 	if err != nil {
-		return process.ID{}, err
+		return osprocess.ID{}, err
 	}
 	slices.Sort(candidates)
 	for _, pid := range candidates {
-		st, err := process.ReadStat(pid)
+		st, err := osprocess.ReadStat(pid)
 		switch {
 		case errors.Is(err, os.ErrProcessDone):
 		case err != nil:
-			return process.ID{}, err
+			return osprocess.ID{}, err
 		case st.Session != pid, st.Ended(), st.StartTime < mark.OldestStartTime:
 		case main.PID == 0, st.StartTime < main.StartTime:
-			main = process.ID{PID: pid, StartTime: st.StartTime}
+			main = osprocess.ID{PID: pid, StartTime: st.StartTime}
 		}
 	}
 	return main, nil

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
@@ -55,7 +55,7 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	var totalMemory driver.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
-		st, err := process.ReadStat(pid)
+		st, err := osprocess.ReadStat(pid)
 		if err != nil || pid == p.id.PID && st.StartTime != p.id.StartTime {
 			continue
 		}

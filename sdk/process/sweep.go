@@ -3,7 +3,7 @@ package process
 import (
 	"context"
 
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // Sweep kills the running processes of a task that has no known Process: all
@@ -11,6 +11,6 @@ import (
 // environment names the allocation and the task. It implements the contract of
 // sdk.OrphanKiller.
 func Sweep(ctx context.Context, allocID, taskName string) (found bool, err error) {
-	ended, err := process.EndLeftovers(ctx, allocID, taskName)
+	ended, err := osprocess.EndLeftovers(ctx, allocID, taskName)
 	return len(ended) > 0, err
 }

@@ -7,13 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // toExitResult returns the exit status in the host's form: a signal also shows as
 // the exit code that a shell reports for it.
-func toExitResult(status process.ExitStatus, err error) driver.ExitResult {
+func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 	if err != nil {
 		return driver.ExitResult{Err: err}
 	}
@@ -23,7 +23,7 @@ func toExitResult(status process.ExitStatus, err error) driver.ExitResult {
 	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
-func (p *Core) waitChild(ctx context.Context) (status process.ExitStatus, err error) {
+func (p *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
 	if p.fd == nil {
 		return p.waitChildBlocking(ctx)
 	}
@@ -36,27 +36,27 @@ func (p *Core) waitChild(ctx context.Context) (status process.ExitStatus, err er
 
 // waitChildBlocking waits for a child on kernels without pidfds, with one thread
 // per call.
-func (p *Core) waitChildBlocking(ctx context.Context) (process.ExitStatus, error) {
+func (p *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {
-		status process.ExitStatus
+		status osprocess.ExitStatus
 		err    error
 	}
 	c := make(chan waitResult, 1)
 	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
-		_, status, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
+		_, status, err := osprocess.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- waitResult{status, err}
 	}()
 	select {
 	case a := <-c:
 		return a.status, a.err
 	case <-ctx.Done():
-		return process.ExitStatus{}, ctx.Err()
+		return osprocess.ExitStatus{}, ctx.Err()
 	}
 }
 
 // reapChild reaps a child that has ended, which drops its exit status.
 func (p *Core) reapChild() error {
-	pid, _, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
+	pid, _, err := osprocess.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")
 	}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/cgroup"
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	proc "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // The memory of the tasks of these cases, in MB. No driver has them as fixed limits, and a virtual machine of the driver qemu has

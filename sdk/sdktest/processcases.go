@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	proc "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // launchConfigured starts a plugin process of the case's own, and configures it.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/lookpath"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/lookpath"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 func init() {
@@ -90,7 +90,7 @@ func awaitMark() error {
 	if _, err := os.NewFile(ReleaseFD, "release").Read(make([]byte, 1)); err != io.EOF {
 		return fmt.Errorf("wait for the driver: %v", err)
 	}
-	mark, err := process.ReadStartMark(os.NewFile(MarkFD, "mark"))
+	mark, err := osprocess.ReadStartMark(os.NewFile(MarkFD, "mark"))
 	if err != nil {
 		return err
 	}

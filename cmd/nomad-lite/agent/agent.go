@@ -12,16 +12,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
-	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 const agentHelp = `Run jobs on this machine, and keep them running.

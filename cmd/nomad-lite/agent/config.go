@@ -14,15 +14,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 // loadConfig reads the configuration from the files and the flags. Flags override files.

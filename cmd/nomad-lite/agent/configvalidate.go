@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 const configValidateHelp = `Check the configuration of an agent, without an agent. Each PATH is a file, or a

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 

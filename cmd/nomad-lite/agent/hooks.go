@@ -3,11 +3,11 @@ package agent
 import (
 	"slices"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // hookStatuses returns the hooks of the agent in the order of their plugins, followed by the hooks
@@ -55,14 +55,14 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	return list
 }
 
-func hasHookRuleNamed(rules []hookplugin.Rule, name string) bool {
-	return slices.ContainsFunc(rules, func(r hookplugin.Rule) bool { return r.Name == name })
+func hasHookRuleNamed(rules []pluginhooks.Rule, name string) bool {
+	return slices.ContainsFunc(rules, func(r pluginhooks.Rule) bool { return r.Name == name })
 }
 
-func newHookRule(rule hookplugin.Rule) *pluginstatus.HookRule {
+func newHookRule(rule pluginhooks.Rule) *pluginstatus.HookRule {
 	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.Range.String()}
 	if shown.Order == 0 {
-		shown.Order = hooks.OrderPlugin
+		shown.Order = runnerhooks.OrderPlugin
 	}
 	if rule.WarnOnError {
 		shown.OnError = "warn"

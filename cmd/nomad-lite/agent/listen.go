@@ -15,10 +15,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
-	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 )
 
 const (

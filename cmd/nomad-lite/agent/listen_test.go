@@ -14,8 +14,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 )
 
 // connectAsUser connects to a unix socket as another user, with one additional group.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 

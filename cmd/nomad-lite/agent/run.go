@@ -15,17 +15,17 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics/collect"
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // runningAgent is an agent that serves its API, and handles signals and requests for a reload.
@@ -205,7 +205,7 @@ func (r *runningAgent) reload() error {
 		pluginCatalog, err = agentconfig.PluginCatalog(c, r.options.dev, r.logger)
 	}
 	if err == nil {
-		err = hookplugin.CheckRules(c.Hooks, pluginCatalog.Entries())
+		err = pluginhooks.CheckRules(c.Hooks, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
 		err = r.listeners.certificates.load(c.TLS, r.logger)

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 )
 
 // These are the names of the files with tokens in a data directory. The routes that the

@@ -13,12 +13,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ports"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 )
 
 const statusHelp = `Show an allocation: what it is for, how its tasks are, and what has happened to

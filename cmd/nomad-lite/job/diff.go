@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 // These are the types of change in a diff.

@@ -3,8 +3,8 @@ package job
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 )
 
 // NewCommand returns the command "job" with its subcommands. printLogs is called for the flag -logs.

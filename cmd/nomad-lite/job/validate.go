@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 const validateHelp = `Say what is wrong with a job file, and where.

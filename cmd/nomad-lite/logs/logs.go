@@ -14,11 +14,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
 )
 
 const logsHelp = `Print the output of the tasks of a job, or of all jobs, with the task in front of

@@ -22,9 +22,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // fakeAgent is an agent with the log files of one allocation.

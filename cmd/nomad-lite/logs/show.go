@@ -11,9 +11,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // showStreams shows the stored output of streams, merged by time, and starts to follow them with -f.

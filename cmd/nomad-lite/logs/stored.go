@@ -15,9 +15,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // line is a line of a task's output.

@@ -3,7 +3,7 @@ package operator
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 // NewCommand returns the command "operator" with its subcommands.

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 

@@ -13,10 +13,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 

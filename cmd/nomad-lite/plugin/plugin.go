@@ -3,7 +3,7 @@ package plugin
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 // NewCommand returns the command "plugin" with its subcommands. dev is the command "plugin dev", which is

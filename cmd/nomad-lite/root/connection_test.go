@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 // The errors of clients that cannot connect, or are rejected, contain advice.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 )
 
 // printUsage prints the usage, the examples, the subcommands and the flags of a command. The flags

@@ -12,7 +12,7 @@ import (
 // The package undumpable is initialized before all packages outside of the standard library, and before those of the
 // standard library that open files.
 func TestProcessIsUndumpableBeforeOtherPackages(t *testing.T) {
-	const undumpable = "github.com/nomad-lite/nomad-lite/plugins/confine/undumpable"
+	const undumpable = "github.com/nomad-lite/nomad-lite/internal/confine/undumpable"
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 const objectID = "8ba85cef-0000-4000-8000-000000000001"

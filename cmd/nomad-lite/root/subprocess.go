@@ -8,12 +8,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	_ "github.com/nomad-lite/nomad-lite/plugins/confine/undumpable" // no process of this program that root starts can be traced
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable" // no process of this program that root starts can be traced
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // findHelperProcess returns the helper process of nomad-lite that these arguments start, or nil. It

@@ -3,7 +3,7 @@ package root
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 // unsupportedCommands returns the commands of Nomad that need a cluster.

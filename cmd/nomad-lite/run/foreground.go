@@ -17,18 +17,18 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/filewatch"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/filewatch"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/connlimit"
-	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/variables"
+	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
 )
 
 // foregroundRun is the jobs of a run on an open agent of this process.

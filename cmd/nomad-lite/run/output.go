@@ -6,8 +6,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
-	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
 // showTaskOutput shows the output of a task, from its first start to its last byte. If the task has

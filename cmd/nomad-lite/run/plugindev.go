@@ -14,12 +14,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/filewatch"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/plugindev"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/filewatch"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/plugindev"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
 // waitPluginsReady waits until all plugins that the jobs may need are ready, also those that start too

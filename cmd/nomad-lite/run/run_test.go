@@ -5,7 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 func TestForegroundIsNotRescheduled(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
 // statusCommands maps each kind of object that a search finds to the command that shows it.

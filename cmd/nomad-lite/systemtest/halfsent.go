@@ -18,7 +18,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 )
 
 // These are the number and the size of the incomplete requests that a client without a token sends.

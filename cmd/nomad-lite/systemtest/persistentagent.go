@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"golang.org/x/sys/unix"
 )
 

@@ -19,9 +19,9 @@ import (
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/qemu"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
 // TaskReport is the response of a killable agent to the command "states".
@@ -137,7 +137,7 @@ func (m *KillableAgent) End(how string) {
 
 // NodeProcess is one process of a node.
 type NodeProcess struct {
-	process.ID
+	osprocess.ID
 	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "executor", "volume-plugin", or "ALLOC/TASK" for a task
 }
 
@@ -157,11 +157,11 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		environ, err := process.ReadEnv(pid)
+		environ, err := osprocess.ReadEnv(pid)
 		if err != nil || !bytes.Contains(environ, []byte(data)) {
 			continue
 		}
-		p, err := process.LookupID(pid)
+		p, err := osprocess.LookupID(pid)
 		if err != nil {
 			continue
 		}
@@ -217,8 +217,8 @@ func AssertNodeExited(t testing.TB, data string) {
 }
 
 // GroupProcessesByKind returns the processes by their kinds.
-func GroupProcessesByKind(processes []NodeProcess) map[string][]process.ID {
-	all := map[string][]process.ID{}
+func GroupProcessesByKind(processes []NodeProcess) map[string][]osprocess.ID {
+	all := map[string][]osprocess.ID{}
 	for _, p := range processes {
 		all[p.Kind] = append(all[p.Kind], p.ID)
 	}
@@ -314,7 +314,7 @@ func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
 		if err != nil {
 			continue
 		}
-		environ, _ := process.ReadEnv(pid)
+		environ, _ := osprocess.ReadEnv(pid)
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+id)) || bytes.Contains(args, []byte(id)) {
 			found = append(found, pid)

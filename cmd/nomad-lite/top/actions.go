@@ -10,14 +10,14 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/execsession"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/execsession"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 // shellCommand is the command that the key e runs in a task.

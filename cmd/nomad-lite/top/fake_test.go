@@ -19,8 +19,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/term"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
 )
 
 var updateGolden = flag.Bool("update", false, "rewrite the golden screens")

@@ -3,7 +3,7 @@ package top
 import (
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 // page is a text in place of the table: the help, the output of a task, or a time line.

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
 // agentSecret is the one-time secret of the agents of these tests, agentToken their token.

@@ -15,9 +15,9 @@ import (
 	"github.com/hashicorp/nomad/api/contexts"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 const uiHelp = `Open the web page of the agent in a browser, or the page about a job, an allocation or a

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/zclconf/go-cty/cty"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 // NewCommand returns the command "var" with its subcommands.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
 // artifactSettings has the settings of the client's artifact block. They are passed to the artifact hook under

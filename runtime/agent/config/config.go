@@ -13,13 +13,13 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
-	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -33,10 +33,10 @@ type Config struct {
 
 	PluginDir           string
 	Plugins             []catalog.PluginBlock
-	Hooks               []hookplugin.Rule // in the order of the files
-	HostVolumePluginDir string            // directory of host volume plugins; empty means the default
-	Artifact            map[string]any    // the client's artifact block; nil if there is none
-	Template            map[string]any    // the client's template block; nil if there is none
+	Hooks               []pluginhooks.Rule // in the order of the files
+	HostVolumePluginDir string             // directory of host volume plugins; empty means the default
+	Artifact            map[string]any     // the client's artifact block; nil if there is none
+	Template            map[string]any     // the client's template block; nil if there is none
 
 	BindAddr      string // default for addresses that are not set
 	HTTPAddr      string // listen address of the API

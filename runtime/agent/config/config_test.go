@@ -13,9 +13,9 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // diagnosticLines returns the diagnostics, each in one line with its position.
@@ -314,9 +314,9 @@ hook "stamp" {
 		if diags := c.Parse(name, []byte(text)); len(diags) > 0 {
 			t.Fatalf("%s: %q", name, diagnosticLines(diags))
 		}
-		want := []hookplugin.Rule{{Name: "a"}, {
+		want := []pluginhooks.Rule{{Name: "a"}, {
 			Name: "stamp", Order: 650, Timeout: 2 * time.Second, WarnOnError: true,
-			Match:  &hookplugin.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
+			Match:  &pluginhooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
 		if at := c.Hooks[1].Range.String(); at != places[name] {

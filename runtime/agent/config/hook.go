@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // setHook reads a block hook "NAME" { … }. A later block with the same name replaces the earlier one;
@@ -26,7 +26,7 @@ func setHook(c *Config, i configItem) (err error) {
 		if wrong != nil {
 			return wrong
 		}
-		at := slices.IndexFunc(c.Hooks, func(r hookplugin.Rule) bool { return r.Name == rule.Name })
+		at := slices.IndexFunc(c.Hooks, func(r pluginhooks.Rule) bool { return r.Name == rule.Name })
 		if at < 0 {
 			c.Hooks = append(c.Hooks, rule)
 			continue
@@ -41,7 +41,7 @@ func setHook(c *Config, i configItem) (err error) {
 
 var errInvalidHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
-func parseHookRule(block *configItem) (rule hookplugin.Rule, err error) {
+func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
 	for _, i := range block.children {
 		switch i.name {
@@ -90,17 +90,17 @@ func (block *configItem) settingError(setting *configItem, err error) error {
 	return &positionedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
-// parseHookOrder parses a hook order, which must be greater than hooks.OrderFirst and less than hooks.OrderLast.
+// parseHookOrder parses a hook order, which must be greater than runnerhooks.OrderFirst and less than runnerhooks.OrderLast.
 func (i configItem) parseHookOrder() (int, error) {
 	f, err := i.parseNumber()
-	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
+	if order := int(f); err == nil && float64(order) == f && order > runnerhooks.OrderFirst && order < runnerhooks.OrderLast {
 		return order, nil
 	}
-	return 0, fmt.Errorf("must be a whole number from %d to %d", hooks.OrderFirst+1, hooks.OrderLast-1)
+	return 0, fmt.Errorf("must be a whole number from %d to %d", runnerhooks.OrderFirst+1, runnerhooks.OrderLast-1)
 }
 
-func (i configItem) parseHookMatch() (*hookplugin.Match, error) {
-	m := &hookplugin.Match{}
+func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
+	m := &pluginhooks.Match{}
 	if !i.isBlock() {
 		return nil, errors.New("is a block: match { … }")
 	}

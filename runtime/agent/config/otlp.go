@@ -1,6 +1,6 @@
 package config
 
-import "github.com/nomad-lite/nomad-lite/runtime/otlp"
+import "github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 
 // otlpSettings are the settings of the block otlp in telemetry, an extension of Nomad's configuration.
 var otlpSettings = map[string]setting{

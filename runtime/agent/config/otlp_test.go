@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/runtime/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 )
 
 func TestOTLP(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
 // Reasons why settings of the telemetry block are ignored.

@@ -25,8 +25,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // TestScale runs many tasks of each isolating driver on one machine. They start, continue when the agent and
@@ -156,7 +156,7 @@ type scaleRun struct {
 	// allocations, their processes, and the containers with their names
 	endingID   string
 	many       []string
-	processes  map[string][]process.ID
+	processes  map[string][]osprocess.ID
 	containers map[string]string
 }
 
@@ -175,7 +175,7 @@ func (r *scaleRun) startTasks() {
 	r.figures.memoryMB = r.agent.measureMemoryMB(r, settleDelay) - one
 
 	r.endingID, r.many = r.allocsOf("ends")[0], r.allocsOf("many")
-	r.processes = r.waitTaskProcesses("each task has its shell and its sleep", func(now map[string][]process.ID) bool {
+	r.processes = r.waitTaskProcesses("each task has its shell and its sleep", func(now map[string][]osprocess.ID) bool {
 		return !slices.ContainsFunc(r.many, func(id string) bool { return len(now[id]) != 2 })
 	})
 	r.containers = containerIDs(r.T, r.load.engine)
@@ -197,7 +197,7 @@ func (r *scaleRun) killAgentAndPlugins() {
 	if err := os.WriteFile(filepath.Join(r.dir, "alloc", r.endingID, "alloc/data/go"), nil, 0o644); err != nil {
 		r.Fatal(err)
 	}
-	r.waitTaskProcesses("the task ends without an agent", func(now map[string][]process.ID) bool { return len(now[r.endingID]) == 0 })
+	r.waitTaskProcesses("the task ends without an agent", func(now map[string][]osprocess.ID) bool { return len(now[r.endingID]) == 0 })
 }
 
 // adoptTasks starts the next agent, and asserts that it has the same tasks.
@@ -326,17 +326,17 @@ func (r *scaleRun) assertExec(id string) {
 }
 
 // taskProcesses returns the processes of the tasks, by the ids of their allocations.
-func (r *scaleRun) taskProcesses() map[string][]process.ID {
+func (r *scaleRun) taskProcesses() map[string][]osprocess.ID {
 	r.Helper()
-	found := map[string][]process.ID{}
+	found := map[string][]osprocess.ID{}
 	for _, pid := range allPIDs(r.T) {
-		environ, err := process.ReadEnv(pid)
+		environ, err := osprocess.ReadEnv(pid)
 		if err != nil {
 			continue // the process has exited
 		}
 		for v := range bytes.SplitSeq(environ, []byte{0}) {
 			if id, ok := bytes.CutPrefix(v, []byte("NOMAD_ALLOC_ID=")); ok && (string(id) == r.endingID || slices.Contains(r.many, string(id))) {
-				if p, err := process.LookupID(pid); err == nil && p.Alive() {
+				if p, err := osprocess.LookupID(pid); err == nil && p.Alive() {
 					found[string(id)] = append(found[string(id)], p)
 				}
 			}
@@ -345,7 +345,7 @@ func (r *scaleRun) taskProcesses() map[string][]process.ID {
 	return found
 }
 
-func (r *scaleRun) waitTaskProcesses(what string, ok func(map[string][]process.ID) bool) map[string][]process.ID {
+func (r *scaleRun) waitTaskProcesses(what string, ok func(map[string][]osprocess.ID) bool) map[string][]osprocess.ID {
 	r.Helper()
 	for deadline := time.Now().Add(systemtest.WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		now := r.taskProcesses()
@@ -465,7 +465,7 @@ func leftovers(t *testing.T, dir string, ids []string) (left []string) {
 		return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(text, id) })
 	}
 	for _, pid := range allPIDs(t) {
-		environ, _ := process.ReadEnv(pid)
+		environ, _ := osprocess.ReadEnv(pid)
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if named(string(environ)) || named(string(args)) {
 			left = append(left, fmt.Sprintf("process %d %q", pid, args))

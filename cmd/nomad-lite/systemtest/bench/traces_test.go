@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/otlp/otlptest"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
 )
 
 // BenchmarkTraces measures how long 100 allocations take to complete: without a collector, with a collector, and with a

@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -37,7 +37,7 @@ type agentStartFixture struct {
 
 	startCount           int
 	log                  string                     // log file of the agent that was started last
-	processesBeforeStart map[string][]process.ID    // all processes of the node except the agent, by kind
+	processesBeforeStart map[string][]osprocess.ID  // all processes of the node except the agent, by kind
 	allocs               map[string]*api.Allocation // allocations as reported by the first agent, by id
 }
 
@@ -184,7 +184,7 @@ func (n *agentStartFixture) startAgent(more ...string) *exec.Cmd {
 func (n *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
 	n.Helper()
 	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(n.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
-		if p, err := process.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
+		if p, err := osprocess.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
 			n.Fatalf("the agent does not become ready: %v", err)
 		}
 	}
@@ -221,9 +221,9 @@ func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
 
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent, the parser of job files and the plugins that run on demand.
-func (n *agentStartFixture) processesByKind() map[string][]process.ID {
+func (n *agentStartFixture) processesByKind() map[string][]osprocess.ID {
 	all := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))
-	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool {
+	maps.DeleteFunc(all, func(kind string, _ []osprocess.ID) bool {
 		return kind == "agent" || kind == agent.JobParserCommand || kind == systemtest.OnDemandPluginKind
 	})
 	return all
@@ -241,8 +241,8 @@ func (n *agentStartFixture) assertSameProcesses(after string) {
 // assertSameTasks asserts that the tasks still have the same processes.
 func (n *agentStartFixture) assertSameTasks(after string) {
 	n.Helper()
-	tasks := func(all map[string][]process.ID) map[string][]process.ID {
-		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskProcessKind(kind) })
+	tasks := func(all map[string][]osprocess.ID) map[string][]osprocess.ID {
+		maps.DeleteFunc(all, func(kind string, _ []osprocess.ID) bool { return !isTaskProcessKind(kind) })
 		return all
 	}
 	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBeforeStart)); !maps.EqualFunc(now, before, slices.Equal) {
@@ -544,7 +544,7 @@ func (n *agentStartFixture) waitLogText(text string) {
 // exited.
 func (n *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
-	p, err := process.LookupID(agent.Process.Pid)
+	p, err := osprocess.LookupID(agent.Process.Pid)
 	for deadline := time.Now().Add(systemtest.WaitTimeout); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if strings.Contains(n.readLog(), "agent is ready") {
 			return false

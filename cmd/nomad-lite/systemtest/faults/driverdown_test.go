@@ -17,9 +17,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
+	osprocess "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 

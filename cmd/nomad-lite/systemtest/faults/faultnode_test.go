@@ -21,11 +21,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // bystanderJob is a job that the faults must not affect. FindNodeProcesses finds its process by the variable NODE.
@@ -139,7 +139,7 @@ type faultNode struct {
 
 	lastAllocs         map[string]*api.Allocation // allocations as last seen
 	finalRunCounts     map[string]int             // number of runs of each allocation that has become terminal
-	bystanderProcesses []process.ID
+	bystanderProcesses []osprocess.ID
 }
 
 func newFaultNode(t *testing.T, f fault) *faultNode {
@@ -400,8 +400,8 @@ func (n *faultNode) injectFault(agent *os.Process) {
 }
 
 // killAllVictims kills all existing processes of the victims, and returns them.
-func (n *faultNode) killAllVictims() map[process.ID]bool {
-	killed := map[process.ID]bool{}
+func (n *faultNode) killAllVictims() map[osprocess.ID]bool {
+	killed := map[osprocess.ID]bool{}
 	processes := systemtest.FindNodeProcesses(n.dataDir)
 	slices.SortStableFunc(processes, func(p, q systemtest.NodeProcess) int {
 		switch {
@@ -424,7 +424,7 @@ func (n *faultNode) killAllVictims() map[process.ID]bool {
 // killNextProcess waits for a process of a kind that is not in killed, and kills it. A failpoint
 // blocks one goroutine of the agent; other goroutines can have started the process since
 // the first kill.
-func (n *faultNode) killNextProcess(kind string, killed map[process.ID]bool) {
+func (n *faultNode) killNextProcess(kind string, killed map[osprocess.ID]bool) {
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
 		for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
@@ -546,7 +546,7 @@ func (n *faultNode) findOnlyAllocOfJob(job string) string {
 	return ids[0]
 }
 
-func (n *faultNode) processesByKind() map[string][]process.ID {
+func (n *faultNode) processesByKind() map[string][]osprocess.ID {
 	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))
 }
 
@@ -637,7 +637,7 @@ func (n *faultNode) readRunHistory(id string) (d runHistory) {
 }
 
 // lastRunIsOnlyProcess reports whether the process of the last run is the only one in processes.
-func (d runHistory) lastRunIsOnlyProcess(processes []process.ID) bool {
+func (d runHistory) lastRunIsOnlyProcess(processes []osprocess.ID) bool {
 	return len(processes) == 1 && len(d.runPIDs) > 0 && processes[0].PID == d.runPIDs[len(d.runPIDs)-1]
 }
 

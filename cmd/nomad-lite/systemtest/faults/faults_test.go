@@ -12,9 +12,9 @@ import (
 
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // faultVictim is the set of processes and files that a fault hits.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // volumeSteps are the steps that only a job with volumes reaches.

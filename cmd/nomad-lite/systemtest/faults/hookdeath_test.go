@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // jobSpecWithHooks returns the specification of a job. attached holds the attachments of its hooks by

@@ -17,13 +17,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const interruptedStartsConfig = `
@@ -298,8 +298,8 @@ func (r *interruptedStartsRun) findOutlivedKeepers() map[string]bool {
 	processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))
 	for _, kind := range r.kinds {
 		for _, p := range processes[kind.process] {
-			stat, err := process.ReadStat(p.PID)
-			isChild := func(keeper process.ID) bool { return keeper.PID == stat.PPID }
+			stat, err := osprocess.ReadStat(p.PID)
+			isChild := func(keeper osprocess.ID) bool { return keeper.PID == stat.PPID }
 			if err == nil && !slices.ContainsFunc(processes["keeper"], isChild) {
 				kinds[kind.process] = true
 			}

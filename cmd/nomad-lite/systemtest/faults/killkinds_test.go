@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
-	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
 )
 
 // killKind is a kind of the tasks that run while processes are killed. Each kind is a job with one group.

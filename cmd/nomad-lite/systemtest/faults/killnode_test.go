@@ -16,9 +16,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // killNode is a node whose processes are killed while its tasks run.
@@ -236,8 +236,8 @@ func endAgentProcess(t *testing.T, agent *exec.Cmd, signal syscall.Signal) {
 }
 
 // processes returns the processes of the node by kind, with a kind for each plugin of the binary, see servedPluginKind.
-func (n *killNode) processes() map[string][]process.ID {
-	all := map[string][]process.ID{}
+func (n *killNode) processes() map[string][]osprocess.ID {
+	all := map[string][]osprocess.ID{}
 	for _, p := range systemtest.FindNodeProcesses(n.dataDir()) {
 		if p.Kind == "plugin" || p.Kind == systemtest.OnDemandPluginKind {
 			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))

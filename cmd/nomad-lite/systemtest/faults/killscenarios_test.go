@@ -17,7 +17,7 @@ import (
 
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 )
 
 // killScenario is a change of a node that is under way while its processes are killed.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 func init() {
@@ -55,7 +55,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			t.Parallel()
 			n := newDriverOutageNode(t, "shell", false)
 			jobs := []string{"one", "two"}
-			ids, was := map[string]string{}, map[string][]process.ID{}
+			ids, was := map[string]string{}, map[string][]osprocess.ID{}
 			for i, job := range jobs {
 				n.RegisterJobs(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
 				ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
@@ -68,7 +68,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					n.assertSameTaskProcess(ids[job], was[job])
 				}
 			}
-			plugin := n.waitNewPluginProcess(process.ID{})
+			plugin := n.waitNewPluginProcess(osprocess.ID{})
 			n.End("leave")
 			good := n.installDriverScript(broken)
 			for range 2 { // the first agent stops the plugin process, the second agent finds none

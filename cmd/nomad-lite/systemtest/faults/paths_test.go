@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
 // relocatedNode is a node whose data directory is moved, or reached by another path.
@@ -76,13 +76,13 @@ func (n *relocatedNode) removeSocketDirs() {
 
 // processesByKind returns the processes of the node by kind, whichever path of the data directory
 // they were started with.
-func (n *relocatedNode) processesByKind() map[string][]process.ID {
+func (n *relocatedNode) processesByKind() map[string][]osprocess.ID {
 	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dir))
 }
 
 // assertOneProcessOfEachKind asserts that the node has exactly one keeper, one log collector and one
 // plugin process, and that the keeper and the tasks still have their processes.
-func (n *relocatedNode) assertOneProcessOfEachKind(what string, before map[string][]process.ID) {
+func (n *relocatedNode) assertOneProcessOfEachKind(what string, before map[string][]osprocess.ID) {
 	n.Helper()
 	now := n.processesByKind()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
@@ -126,7 +126,7 @@ job %q {
 
 // checkTasks asserts that the agent has all tasks, that none of their output is lost or duplicated,
 // and that a plugin and a task can be started.
-func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) {
+func (n *relocatedNode) checkTasks(what string, before map[string][]osprocess.ID) {
 	n.Helper()
 	v := n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.Owned == relocatedTaskCount })
 	n.assertOneProcessOfEachKind(what, before)
@@ -199,7 +199,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n.start()
 			n.agent.RegisterJobs(dir, fmt.Sprintf(systemtest.ManyTasksJob, relocatedTaskCount))
 			n.agent.WaitTaskReport("all tasks run", func(v systemtest.TaskReport) bool { return v.Owned == relocatedTaskCount })
-			first := map[string][]process.ID{}
+			first := map[string][]osprocess.ID{}
 			for kind, processes := range n.processesByKind() {
 				first[kind] = processes
 			}

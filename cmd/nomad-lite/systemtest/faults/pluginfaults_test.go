@@ -17,7 +17,7 @@ type pluginFaultCoverage struct {
 }
 
 const (
-	launchErrors = "plugins/launch/launch_test.go:" // the launch of a plugin is the same for all kinds
+	launchErrors = "plugins/host/launch/launch_test.go:" // the launch of a plugin is the same for all kinds
 	driverFaulty = "cmd/nomad-lite/systemtest/faults/driverfaults_test.go:"
 	driverHangs  = "cmd/nomad-lite/systemtest/hostile/testdata/script/hostile_driver_hangs.txtar:"
 	driverPanics = "cmd/nomad-lite/systemtest/hostile/testdata/script/hostile_driver_panics.txtar:"
@@ -26,10 +26,10 @@ const (
 	hookStrange  = "cmd/nomad-lite/systemtest/hostile/testdata/script/hook_strange.txtar:"
 	deviceFaulty = "cmd/nomad-lite/systemtest/hostile/testdata/script/device_hostile.txtar:"
 	deviceWire   = "plugins/device/wire_test.go:"
-	deviceStates = "plugins/supervisor/devices_test.go:"
-	hookRepeats  = "runtime/hookplugin/hookplugin_test.go:"
-	supervised   = "plugins/supervisor/supervisor_test.go:"
-	supervisedBy = "plugins/supervisor/process_test.go:"
+	deviceStates = "plugins/host/supervisor/devices_test.go:"
+	hookRepeats  = "runtime/node/hooks/pluginhooks/pluginhooks_test.go:"
+	supervised   = "plugins/host/supervisor/supervisor_test.go:"
+	supervisedBy = "plugins/host/supervisor/process_test.go:"
 )
 
 var pluginFaultTests = []pluginFaultCoverage{
@@ -44,7 +44,7 @@ var pluginFaultTests = []pluginFaultCoverage{
 	{"another protocol version", launchErrors + `{"line=1|1|unix`, hookStrange + "handshake failed", launchErrors + `{"line=1|1|unix`},
 	{"an exit after the handshake", launchErrors + `{"handshake-exit",`, hookStrange + "exits failed", launchErrors + `{"handshake-exit",`},
 	{"no handshake", launchErrors + `{"silent",`, hookStrange + "-- plugins/silent --", launchErrors + `{"silent",`},
-	{"a late handshake", "cmd/nomad-lite/systemtest/cli/testdata/script/run_slow_plugin.txtar:waiting for plugin slow", "runtime/hookplugin/pending_test.go:TestPendingWaitsForUnknownPlugins", launchErrors + `{"silent",`},
+	{"a late handshake", "cmd/nomad-lite/systemtest/commands/testdata/script/run_slow_plugin.txtar:waiting for plugin slow", "runtime/node/hooks/pluginhooks/pending_test.go:TestPendingWaitsForUnknownPlugins", launchErrors + `{"silent",`},
 	{"a panic in the launch", launchErrors + `{"panic",`, hookStrange + "quits failed", launchErrors + `{"panic",`},
 	{"100 MB on stderr before the handshake", launchErrors + `"stderr-first"`, launchErrors + `"stderr-first"`, launchErrors + `"stderr-first"`},
 	{"a socket that does not exist", launchErrors + `{"no-socket",`, launchErrors + `{"no-socket",`, launchErrors + `{"no-socket",`},
@@ -52,8 +52,8 @@ var pluginFaultTests = []pluginFaultCoverage{
 	{"a socket of another user", launchErrors + `{"foreign",`, launchErrors + `{"foreign",`, launchErrors + `{"foreign",`},
 
 	// identity
-	{"a name other than the file's", "cmd/nomad-lite/systemtest/cli/driverdialects_test.go:antique-", hookStrange + "name hook somebody", launchErrors + `{"info=../x`},
-	{"two plugins with one name and version", "plugins/supervisor/arbitration_test.go:TestArbitratePlugins", hookStrange + `is served by plugin "twin"`, "plugins/supervisor/arbitration_test.go:TestArbitratePlugins"},
+	{"a name other than the file's", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:antique-", hookStrange + "name hook somebody", launchErrors + `{"info=../x`},
+	{"two plugins with one name and version", "plugins/host/supervisor/arbitration_test.go:TestArbitratePlugins", hookStrange + `is served by plugin "twin"`, "plugins/host/supervisor/arbitration_test.go:TestArbitratePlugins"},
 	{"a malformed version", launchErrors + `{"info=x;one;`, hookStrange + "version failed", launchErrors + `{"info=x;one;`},
 	{"no API version", launchErrors + `{"info=x;1;;",`, hookStrange + "no-api failed", launchErrors + `{"info=x;1;;",`},
 	{"another type", launchErrors + "TestDeviceHasNoDriver", hookStrange + "driver driver driver", deviceFaulty + "type +.* false +false +failed"},
@@ -64,9 +64,9 @@ var pluginFaultTests = []pluginFaultCoverage{
 	// calls
 	{"a hang in a call of the launch", launchErrors + `{"hang=SetConfig",`, hookStrange + "-- silent.hcl --", launchErrors + `{"hang=SetConfig",`},
 	{"a hang in a call", driverHangs + "call=StopTask", hookFaulty + `mode: "hang"`, deviceFaulty + "a plugin that hangs does not delay"},
-	{"slow answers", driverFaulty + `"slow 1s"`, hookFaulty + `mode: "late"`, "runtime/devices/devices_test.go:TestReserveWaitsForThePluginOfADevice"},
+	{"slow answers", driverFaulty + `"slow 1s"`, hookFaulty + `mode: "late"`, "runtime/node/resources/devices/devices_test.go:TestReserveWaitsForThePluginOfADevice"},
 	{"each gRPC code", driverFaulty + `"code StartTask %d"`, hookFaulty + `"code `, deviceWire + "TestUnusableAnswers"},
-	{"methods that are not implemented", "cmd/nomad-lite/systemtest/cli/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
+	{"methods that are not implemented", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
 	{"missing messages", driverWire + "func TestMalformedServer(", "plugins/hook/validate_test.go:TestFaultOfPrestartResponse", deviceWire + "TestClientRejectsInvalidReservations"},
 	{"a response above the limit", driverFaulty + `"oversize StartTask"`, hookFaulty + `"oversize"`, deviceWire + "TestUnusableAnswers"},
 	{"a response that is no message", driverFaulty + `"corrupt StartTask"`, hookFaulty + `mode: "corrupt"`, deviceWire + "TestUnusableAnswers"},
@@ -82,8 +82,8 @@ var pluginFaultTests = []pluginFaultCoverage{
 
 	// streams
 	{"fingerprints each millisecond", driverFaulty + `"endless-fingerprints"`, "", deviceStates + "TestFlappingDevicesChangeOncePerSecond"},
-	{"statistics without pause", driverFaulty + `"stats-flood"`, "", "runtime/devices/devices_test.go:TestStatsWithoutPause"},
-	{"statistics that stop", driverFaulty + `"stats-stop"`, "", "runtime/devices/devices_test.go:TestStatsOfAFailingPlugin"},
+	{"statistics without pause", driverFaulty + `"stats-flood"`, "", "runtime/node/resources/devices/devices_test.go:TestStatsWithoutPause"},
+	{"statistics that stop", driverFaulty + `"stats-stop"`, "", "runtime/node/resources/devices/devices_test.go:TestStatsOfAFailingPlugin"},
 	{"events of unknown tasks", driverFaulty + `"strange-events"`, hookFaulty + `"flood"`, ""},
 	{"streams that end at once", supervised + "TestStreamsThatEndAtOnceAreReopened", "", deviceStates + `"a stream that ends"`},
 	{"streams that close and reopen", driverFaulty + `"short-streams"`, "", deviceStates + `"a stream that ends"`},

@@ -18,12 +18,12 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // artifactPlugin is the kind of the process that downloads artifacts.
@@ -428,7 +428,7 @@ func (r *randomKillsRun) checkTasks() {
 	r.recentlyEndedAllocs, r.killCounts, r.recentKills = map[string]bool{}, map[string]int{}, nil
 }
 
-func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
+func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []osprocess.ID) error {
 	record, state := r.readTaskRecord(a.ID), a.TaskStates[killTask]
 	runs := len(record.pids)
 	wanted := 1 + r.requestedExitCounts[a.ID] + len(r.interruptedRuns[a.ID])

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -331,7 +331,7 @@ func (n *faultNode) end() {
 }
 
 // taskProcesses returns the processes of the lifecycle job's tasks.
-func (n *faultNode) taskProcesses() (all []process.ID) {
+func (n *faultNode) taskProcesses() (all []osprocess.ID) {
 	for kind, processes := range n.processesByKind() {
 		if isTaskProcessKind(kind) {
 			all = append(all, processes...)

@@ -16,9 +16,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 const endingJob = `

@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"golang.org/x/sys/unix"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/internal/confine"
 )
 
 // traceAttacks are the ways to another process's memory, descriptors and root directory. Each returns nil if the

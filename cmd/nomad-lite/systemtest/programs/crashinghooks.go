@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

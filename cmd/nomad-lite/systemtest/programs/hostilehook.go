@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // serveHostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
@@ -47,7 +47,7 @@ func serveHostileHook() {
 // hostileHookPlugin takes part in all hook points. It implements only Prestart; intercept answers
 // the calls at the other hook points.
 type hostileHookPlugin struct {
-	hookplugin.RemoteHook
+	pluginhooks.RemoteHook
 	name string
 	host *hook.HostClient
 }

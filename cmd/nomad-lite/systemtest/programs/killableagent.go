@@ -11,16 +11,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
-	"github.com/nomad-lite/nomad-lite/runtime/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -39,7 +39,7 @@ func serveKillableAgent() {
 
 func runKillableAgent(dir string, programs ...string) error {
 	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
-	var hookRules []hookplugin.Rule
+	var hookRules []pluginhooks.Rule
 	if len(programs) > 0 {
 		config.Dir = programs[0]
 		files, err := os.ReadDir(config.Dir)
@@ -55,7 +55,7 @@ func runKillableAgent(dir string, programs ...string) error {
 			if strings.HasSuffix(f.Name(), "-driver") {
 				continue
 			}
-			hookRules = append(hookRules, hookplugin.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
+			hookRules = append(hookRules, pluginhooks.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
 	plugins, err := catalog.New(config)

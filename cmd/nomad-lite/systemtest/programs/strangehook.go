@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // serveMisbehavingHook NAME MODE is a hook plugin that violates the hook protocol in the way that
@@ -94,11 +94,11 @@ func (s *misbehavingPlugin) interceptCall(ctx context.Context, request any, call
 
 // misbehavingPlugin violates the hook protocol in the way that mode names.
 type misbehavingPlugin struct {
-	hookplugin.RemoteHook // implements all hook points; only the methods below are called
-	name, mode            string
-	launchCount           int
-	info                  base.Info
-	server                *grpc.Server
+	pluginhooks.RemoteHook // implements all hook points; only the methods below are called
+	name, mode             string
+	launchCount            int
+	info                   base.Info
+	server                 *grpc.Server
 }
 
 func (s *misbehavingPlugin) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
 // taskKind is a kind of tasks. Each allocation of a kind has one task with the name of the kind.

@@ -15,9 +15,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // node is a node whose program is replaced while tasks run.
@@ -195,8 +195,8 @@ func (n *node) cleanUp() {
 }
 
 // helpers are the processes of a node that are not tasks, by their kinds.
-func (n *node) helpers() map[string][]process.ID {
-	found := map[string][]process.ID{}
+func (n *node) helpers() map[string][]osprocess.ID {
+	found := map[string][]osprocess.ID{}
 	for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
 		if !strings.Contains(p.Kind, "/") {
 			found[p.Kind] = append(found[p.Kind], p.ID)
@@ -209,14 +209,14 @@ func (n *node) helpers() map[string][]process.ID {
 var replacedHelpers = []string{"keeper", "log-collector", "plugin", systemtest.OnDemandPluginKind}
 
 // awaitHelpers waits until all helper processes execute the installed program. Plugins are replaced one after the other.
-func (n *node) awaitHelpers() map[string][]process.ID {
+func (n *node) awaitHelpers() map[string][]osprocess.ID {
 	n.T.Helper()
 	program, err := os.Open(n.program())
 	if err != nil {
 		n.T.Fatal(err)
 	}
 	defer program.Close()
-	var found map[string][]process.ID
+	var found map[string][]osprocess.ID
 	n.WaitUntil("all helper processes execute the installed program", func() (string, bool) {
 		found = n.helpers()
 		for _, kind := range replacedHelpers {
@@ -234,10 +234,10 @@ func (n *node) awaitHelpers() map[string][]process.ID {
 
 // compareHelpers checks which helper processes an upgrade has replaced: the keeper executes the other build in its own process,
 // and plugins whose files have not changed stay under the new agent.
-func (n *node) compareHelpers(before, after map[string][]process.ID) {
+func (n *node) compareHelpers(before, after map[string][]osprocess.ID) {
 	n.T.Helper()
 	for kind, stays := range map[string]bool{"keeper": true, "log-collector": false, "plugin": false, "shell-driver": true, "dying-hook": true} {
-		kept := slices.ContainsFunc(after[kind], func(p process.ID) bool { return slices.Contains(before[kind], p) })
+		kept := slices.ContainsFunc(after[kind], func(p osprocess.ID) bool { return slices.Contains(before[kind], p) })
 		if kept != stays {
 			n.T.Errorf("processes of %s are %v, were %v", kind, after[kind], before[kind])
 		}

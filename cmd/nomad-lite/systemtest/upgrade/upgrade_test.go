@@ -19,8 +19,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/runtime/network/netns"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // fullEnvVar enables TestUpgrade.
@@ -130,7 +130,7 @@ type world struct {
 	*node
 	kinds     map[string]*taskKind // by name
 	allocs    []*api.Allocation    // as first seen running
-	processes map[string][]process.ID
+	processes map[string][]osprocess.ID
 	goes      []string       // files that end the ending tasks that still run
 	ended     map[string]int // allocations of ended tasks, by the number of the phase in which they ended
 }
@@ -226,14 +226,14 @@ func (w *world) awaitRunning(total int) {
 }
 
 // taskProcesses returns the processes of the tasks.
-func (w *world) taskProcesses() map[string][]process.ID {
+func (w *world) taskProcesses() map[string][]osprocess.ID {
 	found := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(w.dataDir))
 	for kind, list := range found {
 		if !strings.Contains(kind, "/") {
 			delete(found, kind)
 			continue
 		}
-		slices.SortFunc(list, func(a, b process.ID) int { return a.PID - b.PID })
+		slices.SortFunc(list, func(a, b osprocess.ID) int { return a.PID - b.PID })
 	}
 	return found
 }

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // These are a directory and a user in the virtual machine.
@@ -329,7 +329,7 @@ func findVMLeftovers() (all []string) {
 // skips the test.
 func ownSession(t *testing.T) string {
 	t.Helper()
-	own, err := process.OwnCgroup()
+	own, err := osprocess.OwnCgroup()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,10 +340,10 @@ func ownSession(t *testing.T) string {
 	return session
 }
 
-// TestCommandLineScripts runs scripts of package cli.
+// TestCommandLineScripts runs scripts of package commands.
 func TestCommandLineScripts(t *testing.T) {
 	ownSession(t)
-	testscript.Run(t, systemtest.ScriptParams("../cli/testdata/script"))
+	testscript.Run(t, systemtest.ScriptParams("../commands/testdata/script"))
 }
 
 // TestVMScripts runs the scripts that test cgroups version 2.

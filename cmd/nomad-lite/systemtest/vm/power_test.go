@@ -16,9 +16,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 const (

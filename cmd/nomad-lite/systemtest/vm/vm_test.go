@@ -43,12 +43,12 @@ var vmPackages = []string{
 	"./builtin/docker",
 	"./builtin/exec",
 	"./builtin/rawexec",
-	"./plugins/cgroup",
-	"./plugins/keeper",
+	"./internal/cgroup",
+	"./plugins/host/keeper",
 	"./runtime/agent",
-	"./runtime/jobspec/confined",
-	"./runtime/logs",
-	"./runtime/orphans",
+	"./runtime/job/jobspec/confined",
+	"./runtime/node/files/logs",
+	"./runtime/node/orphans",
 }
 
 // vmTools are the programs that the tests in the virtual machine use. They are copied from this
@@ -231,7 +231,7 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	}
 	defer f.Close()
 	w := vmimage.New(f)
-	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../cli")} {
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../commands")} {
 		w.WriteDir(dir)
 	}
 	for _, name := range []string{"bin", "lib", "lib64"} {
@@ -253,7 +253,7 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
 	// The scripts find the configuration of their agents from the root of the repository.
 	w.WriteFile(vmRepositoryDir+"/go.mod", 0o644, nil)
-	for _, dir := range []string{"testdata", "../cli/testdata", "../testdata"} {
+	for _, dir := range []string{"testdata", "../commands/testdata", "../testdata"} {
 		w.WriteTree(dir, path.Join(vmPackageDir, dir))
 	}
 	w.WriteModules(m.kernel, vmModuleDir, vmModules...)

@@ -1,0 +1,263 @@
+package agentconfig
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/docker"
+	"github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
+	"github.com/nomad-lite/nomad-lite/builtin/java"
+	"github.com/nomad-lite/nomad-lite/builtin/qemu"
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+)
+
+// ReadFiles reads the agent's configuration files, and prints their errors and warnings.
+func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
+	c, diags := config.Load(files)
+	for _, d := range diags {
+		kind := "warning"
+		if d.Severity == hcl.DiagError {
+			kind = "error"
+		}
+		text := strings.TrimSuffix(d.Summary, ".")
+		if d.Detail != "" {
+			text += ": " + d.Detail
+		}
+		if d.Subject != nil {
+			text = d.Subject.String() + ": " + kind + ": " + text
+		}
+		fmt.Fprintln(s.Err, text)
+	}
+	if diags.HasErrors() {
+		return nil, &cli.ExitError{Code: 1}
+	}
+	return c, nil
+}
+
+// PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
+// enabled it, or if only root can submit jobs. The other drivers need a plugin block, except docker if there is an engine,
+// qemu if there is an emulator and raw_exec is enabled, and, if the agent is root, exec, and java if there is a Java runtime.
+func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
+	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
+	for _, name := range builtins.Names() {
+		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Options: BuiltinOptions(c, name)}
+		switch {
+		case builtin.Type == base.TypeHook:
+			// A builtin hook is always available: its plugin starts when a job needs it.
+		case DriverIsDisabled(c, name):
+			continue
+		case !named:
+			builtin.NotStarted = notStartedReason(c, name)
+		}
+		if !named {
+			builtin.OnDemand = name == exec.Name || name == java.Name || name == qemu.Name
+			builtin.SlowFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
+		}
+		if dev || name == rawexec.Name && isRawExecEnabled(c) {
+			builtin.Config = builtins.DevPluginConfigs[name]
+		}
+		if name == template.Name {
+			builtin.NoTasks = true // its child process evaluates templates
+			if uids, _ := c.Artifact["download_uids"].(string); uids != "" {
+				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
+			}
+		}
+		plugins.Builtins = append(plugins.Builtins, builtin)
+	}
+	return catalog.New(plugins)
+}
+
+// BuiltinOptions returns the options of a builtin plugin that depend on other blocks of the agent's configuration.
+// nil means none.
+func BuiltinOptions(c *config.Config, name string) map[string]any {
+	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserDrivers == nil {
+		return nil
+	}
+	limits := allocrunner.Limits{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers}.WithDefaults()
+	users := []any{}
+	if slices.Contains(limits.UserCheckedDrivers, name) {
+		for _, user := range limits.UserDenylist {
+			users = append(users, user)
+		}
+	}
+	return map[string]any{"denied_users": users}
+}
+
+// notStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it starts the
+// driver. The node shows the reason as the description of the driver. Drivers that are for tests need a block.
+func notStartedReason(c *config.Config, driver string) string {
+	isRoot := os.Geteuid() == 0
+	switch driver {
+	case rawexec.Name:
+		return ""
+	case docker.Name:
+		if err := docker.FindEngine(); err != nil {
+			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
+		}
+		return ""
+	case qemu.Name:
+		if err := qemu.FindEmulator(); err != nil {
+			return fmt.Sprintf("%v: install it, and reload the agent", err)
+		}
+		if isRoot && !isRawExecEnabled(c) {
+			// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
+			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
+		}
+		return ""
+	case java.Name:
+		if err := java.FindRuntime(); err != nil {
+			return fmt.Sprintf("%v: install one, and reload the agent", err)
+		}
+		fallthrough
+	case exec.Name:
+		if !isRoot {
+			return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
+		}
+		return ""
+	}
+	return fmt.Sprintf("not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
+}
+
+// isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.
+func isRawExecEnabled(c *config.Config) bool {
+	if c.RawExec != nil {
+		return *c.RawExec
+	}
+	return onlyRootCanSubmitJobs(c)
+}
+
+// onlyRootCanSubmitJobs reports whether an agent that runs as root is reachable only for root, and for
+// users to whom root has given the token: through a unix socket of root, and on loopback with the token.
+func onlyRootCanSubmitJobs(c *config.Config) bool {
+	for _, host := range []string{c.BindAddr, c.HTTPAddr} {
+		if host != "" && !isLoopback(host) {
+			return false
+		}
+	}
+	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.NoTokens && !c.TLS.HTTP
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// DriverIsDisabled reports whether the operator has disabled a driver.
+func DriverIsDisabled(c *config.Config, driver string) bool {
+	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
+}
+
+// maxStatsInterval is the longest interval in which drivers sample tasks, which they do only for some seconds after a
+// request.
+const maxStatsInterval = 5 * time.Second
+
+// New returns the configuration of an agent with these plugins.
+func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	limits := allocrunner.Limits{
+		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
+		NomadFileModes: c.NomadFileModes, ChrootEnv: c.ChrootEnv, StatsInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
+	}
+	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
+		limits.DownloadUIDs = c.DownloadUIDs()
+	}
+	dynamicUsers, enabled := c.DynamicUsers.IDs()
+	if os.Geteuid() != 0 || !enabled { // an agent that is not root cannot give directories to other users
+		dynamicUsers = idrange.Range{}
+	}
+	return agent.Config{
+		DynamicUsers:    dynamicUsers,
+		DataDir:         c.DataDir,
+		Node:            c.Node,
+		AllowSetuid:     c.AllowSetuid,
+		Limits:          limits,
+		EnvDenylist:     c.EnvDenylist,
+		EnvAllowlist:    c.EnvAllowlist,
+		HostVolumesDir:  c.HostVolumesDir,
+		GC:              c.GC,
+		SchedulerGC:     c.SchedulerGC,
+		OIDCIssuer:      c.OIDCIssuer,
+		Plugins:         plugins,
+		Hooks:           c.Hooks,
+		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		FindTaskProcess: TaskProcessFromState,
+		PluginCacheFile: pluginCacheFile(),
+		Version:         version.String(),
+
+		HostVolumePluginDir: c.HostVolumePluginDir,
+		Logger:              logger,
+	}
+}
+
+// Traces returns the configuration of the export of traces: the settings of the files, completed by the
+// variables of OpenTelemetry in the environment. It logs which variables have no effect.
+func Traces(c *config.Config, logger hclog.Logger) otlp.Config {
+	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+	logWarnings(warnings, logger)
+	return traces
+}
+
+// TracesAndMetrics returns the configurations of the export of traces and of the export of metrics, from the same sources
+// as Traces.
+func TracesAndMetrics(c *config.Config, logger hclog.Logger) (traces, metrics otlp.Config) {
+	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+	metrics, more := c.OTLP.MetricsWithEnv(os.Getenv)
+	for _, warning := range more {
+		if !slices.Contains(warnings, warning) {
+			warnings = append(warnings, warning)
+		}
+	}
+	logWarnings(warnings, logger)
+	return traces, metrics
+}
+
+func logWarnings(warnings []string, logger hclog.Logger) {
+	for _, warning := range warnings {
+		logger.Warn(warning)
+	}
+}
+
+// hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
+var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
+
+// TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
+// the driver in the task's handle.
+func TaskProcessFromState(driver string, state []byte) (osprocess.ID, bool) {
+	if !slices.Contains(hostProcessDrivers, driver) {
+		return osprocess.ID{}, false
+	}
+	s, err := hostprocess.DecodeState(state)
+	return osprocess.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
+}
+
+// pluginCacheFile returns the path of the file that stores plugin descriptions between runs.
+// Without the file, a start only takes longer.
+func pluginCacheFile() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "nomad-lite", "plugins.json")
+}

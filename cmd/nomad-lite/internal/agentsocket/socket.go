@@ -1,0 +1,107 @@
+package agentsocket
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+// FileName is the name of the socket of an agent in its data directory.
+const FileName = "nomad.sock"
+
+// DefaultDataDir returns the data directory of an agent without data_dir or -data-dir.
+func DefaultDataDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/nomad-lite", nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "nomad-lite"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".local", "state", "nomad-lite"), nil
+}
+
+// FindSocket returns the socket of an agent on this machine that accepts this user without
+// a token.
+func FindSocket() string {
+	for _, socket := range DefaultSocketPaths() {
+		if !isTrustedSocket(socket) {
+			continue
+		}
+		// Only a connection attempt shows whether an agent listens there and accepts this
+		// user.
+		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+			c.Close()
+			return socket
+		}
+	}
+	return ""
+}
+
+// DefaultSocketPaths returns the default sockets of an agent on this machine.
+func DefaultSocketPaths() []string {
+	sockets := []string{filepath.Join("/var/lib/nomad-lite", FileName)}
+	if dir, err := DefaultDataDir(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
+		sockets = slices.Insert(sockets, 0, filepath.Join(dir, FileName))
+	}
+	return append(sockets, DevSocketPaths()...)
+}
+
+// DevSocketPaths returns the sockets of agents in development mode of this user and of root.
+func DevSocketPaths() []string {
+	sockets := []string{filepath.Join(agent.TemporaryDir(os.Geteuid()), FileName)}
+	if os.Geteuid() != 0 {
+		sockets = append(sockets, filepath.Join(agent.TemporaryDir(0), FileName))
+	}
+	return sockets
+}
+
+// isTrustedSocket reports whether a socket belongs to this user or to root, and whether no other
+// user can replace it: tokens, variables and jobs are sent there.
+func isTrustedSocket(socket string) bool {
+	real, err := filepath.EvalSymlinks(socket)
+	if err != nil {
+		return false
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	owned := ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
+	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
+}
+
+// FirstDeniedSocket returns the first of the sockets for which permission is denied.
+func FirstDeniedSocket(sockets []string) string {
+	for _, socket := range sockets {
+		c, err := net.DialTimeout("unix", socket, time.Second)
+		if err == nil {
+			c.Close()
+		} else if DeniedSocketPath(err) != "" {
+			return socket
+		}
+	}
+	return ""
+}
+
+// DeniedSocketPath returns the unix socket for which permission was denied, "" if the error has
+// another reason.
+func DeniedSocketPath(err error) string {
+	attempt := new(net.OpError)
+	if errors.As(err, &attempt) && attempt.Net == "unix" && attempt.Addr != nil && errors.Is(err, fs.ErrPermission) {
+		return attempt.Addr.String()
+	}
+	return ""
+}

@@ -1,0 +1,111 @@
+package apiclient
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// WrapError adds to an error of the client the operation that failed, and advice.
+func WrapError(what string, err error) error {
+	if reason := new(url.Error); errors.As(err, &reason) {
+		return fmt.Errorf("%s: %w\n%s", what, err, unreachableAdvice(err))
+	}
+	answer := new(api.UnexpectedResponseError)
+	if !errors.As(err, answer) || answer.Body() == "" {
+		if answer.StatusCode() == 404 {
+			return fmt.Errorf("%s: %w\nThe agent does not know this request: is something else listening at its address, or is it an older one?", what, err)
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	text := FormatErrorList(strings.TrimSpace(answer.Body()))
+	switch {
+	case strings.Contains(text, "Permission denied"):
+		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
+	case strings.Contains(text, " is in nonexistent namespace "):
+		text += "\nMake the namespace: nomad-lite namespace apply NAME"
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
+	}
+	if strings.HasPrefix(text, "\n") { // a list
+		return fmt.Errorf("%s:%s", what, text)
+	}
+	return fmt.Errorf("%s: %s", what, text)
+}
+
+// errorListHeadPattern matches the head of each list in a nested list of errors of Nomad's API.
+var errorListHeadPattern = regexp.MustCompile(`\d+ errors? occurred:`)
+
+// FormatErrorList returns the text of an answer without the heads of lists of errors and without the empty
+// lines between the lists. A text without such a list is returned unchanged.
+func FormatErrorList(text string) string {
+	if !errorListHeadPattern.MatchString(text) {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(errorListHeadPattern.ReplaceAllString(text, "")) {
+		if line = strings.TrimRight(line, " \t\n"); line != "" {
+			b.WriteString("\n" + strings.ReplaceAll(line, "\t", "  "))
+		}
+	}
+	if strings.HasPrefix(b.String(), "\n  *") {
+		return b.String()
+	}
+	return strings.TrimPrefix(b.String(), "\n")
+}
+
+// IsNotFound reports whether an agent has answered that the object or the endpoint does not
+// exist.
+func IsNotFound(err error) bool {
+	answer := new(api.UnexpectedResponseError)
+	return errors.As(err, answer) && answer.StatusCode() == http.StatusNotFound
+}
+
+// unreachableAdvice returns advice for an agent that does not answer.
+func unreachableAdvice(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"):
+		return "The agent wants a certificate: name one with -client-cert and -client-key"
+	case strings.Contains(text, "unknown authority"):
+		return "Name the authority that signed the certificate of the agent with -ca-cert"
+	case strings.Contains(text, "x509"):
+		return "Name what the certificate of the agent was made for with -tls-server-name"
+	case strings.Contains(text, "unsupported protocol scheme"):
+		return "Write the address with its scheme in -address or NOMAD_ADDR, such as http://127.0.0.1:4646"
+	case strings.Contains(text, "HTTP response to HTTPS client"):
+		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
+	}
+	if socket := agentsocket.DeniedSocketPath(err); socket != "" {
+		return socketPermissionAdvice(socket)
+	}
+	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
+		// The client has used the default address, because FindSocket skips sockets that this user
+		// has no permission to open.
+		sockets := slices.DeleteFunc(agentsocket.DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
+		if socket := agentsocket.FirstDeniedSocket(sockets); socket != "" {
+			return socketPermissionAdvice(socket)
+		}
+	}
+	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
+}
+
+// socketPermissionAdvice returns advice for a socket that this user has no permission to open.
+func socketPermissionAdvice(socket string) string {
+	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
+	if slices.Contains(agentsocket.DevSocketPaths(), socket) {
+		return advice // an agent in development mode that is root does not listen on TCP by default
+	}
+	return advice + ", or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
+}

@@ -1,0 +1,134 @@
+package apiclient
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+)
+
+// Flags select the agent of a command. They are Nomad's flags.
+type Flags struct {
+	address   string
+	region    string
+	Namespace string
+	token     string
+	tls       api.TLSConfig
+}
+
+// ConnectionFlagAnnotation annotates the connection flags, which help lists last.
+const ConnectionFlagAnnotation = "connection"
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.address, "address", "", "`address` of the agent (NOMAD_ADDR); without it the unix socket of an agent on this machine, else http://127.0.0.1:4646")
+	flags.StringVar(&f.region, "region", "", "`region` to ask (NOMAD_REGION)")
+	flags.StringVar(&f.Namespace, "namespace", "", "`namespace` to look in, or * for all (NOMAD_NAMESPACE)")
+	flags.StringVar(&f.token, "token", "", "`token` to show (NOMAD_TOKEN)")
+	flags.StringVar(&f.tls.CACert, "ca-cert", "", "PEM `file` of the authority that signed the certificate of the agent (NOMAD_CACERT)")
+	flags.StringVar(&f.tls.CAPath, "ca-path", "", "`directory` with PEM files of such authorities (NOMAD_CAPATH)")
+	flags.StringVar(&f.tls.ClientCert, "client-cert", "", "PEM `file` of the certificate to show (NOMAD_CLIENT_CERT)")
+	flags.StringVar(&f.tls.ClientKey, "client-key", "", "PEM `file` of the key for it (NOMAD_CLIENT_KEY)")
+	flags.StringVar(&f.tls.TLSServerName, "tls-server-name", "", "`name` that the certificate of the agent must bear (NOMAD_TLS_SERVER_NAME)")
+	flags.BoolVar(&f.tls.Insecure, "tls-skip-verify", false, "believe any certificate of the agent (NOMAD_SKIP_VERIFY)")
+	flags.BoolVar(&f.tls.Insecure, "insecure", false, "the same as -tls-skip-verify")
+	_ = flags.MarkHidden("insecure") // MarkHidden fails only for an unknown flag
+	for _, name := range []string{
+		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
+	} {
+		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // SetAnnotation fails only for an unknown flag
+	}
+	cli.CompleteFlag(cmd, "namespace", f.CompleteNamespaces)
+}
+
+// AllNamespaces reports whether the command reads all namespaces.
+func (f *Flags) AllNamespaces() bool { return f.ClientConfig().Namespace == "*" }
+
+// Client returns a client of the selected agent. It does not connect yet.
+func (f *Flags) Client() (*api.Client, error) {
+	config := f.ClientConfig()
+	client, err := api.NewClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", config.Address, err)
+	}
+	return client, nil
+}
+
+// HasAgent reports whether the flags or the environment name an agent, or the socket of an agent is on
+// this machine.
+func (f *Flags) HasAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
+
+// NamesAgent reports whether the flags or the environment name an agent.
+func (f *Flags) NamesAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
+
+// IsThisMachine reports whether the address of the agent is one of this machine only: a socket, or a
+// loopback address.
+func (f *Flags) IsThisMachine() bool {
+	address, err := url.Parse(f.ClientConfig().Address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(address.Hostname())
+	return address.Scheme == "unix" || address.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// UseJobRegion sets the client's region to the region of a job, if the job names one and the
+// command line does not.
+func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
+	if region := Deref(job.Region); region != "" && f.region == "" {
+		c.SetRegion(region)
+	}
+}
+
+// ClientConfig returns the client's configuration: from the flags, else from the environment,
+// else for an agent found on this machine.
+func (f *Flags) ClientConfig() *api.Config {
+	config := api.DefaultConfig()
+	switch {
+	case f.address != "":
+		config.Address = f.address
+	case os.Getenv("NOMAD_ADDR") == "":
+		if socket := agentsocket.FindSocket(); socket != "" {
+			config.Address = "unix://" + socket
+		}
+	}
+	for _, flag := range []struct {
+		value string
+		field *string
+	}{
+		{f.region, &config.Region},
+		{f.Namespace, &config.Namespace},
+		{f.token, &config.SecretID},
+		{f.tls.CACert, &config.TLSConfig.CACert},
+		{f.tls.CAPath, &config.TLSConfig.CAPath},
+		{f.tls.ClientCert, &config.TLSConfig.ClientCert},
+		{f.tls.ClientKey, &config.TLSConfig.ClientKey},
+		{f.tls.TLSServerName, &config.TLSConfig.TLSServerName},
+	} {
+		if flag.value != "" {
+			*flag.field = flag.value
+		}
+	}
+	config.TLSConfig.Insecure = config.TLSConfig.Insecure || f.tls.Insecure
+	return config
+}
+
+// QueryOptions returns the options of a read. An empty namespace means the namespace of the
+// client.
+func QueryOptions(ctx context.Context, namespace string) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+}
+
+// WriteOptions returns the options of a write. An empty namespace means the namespace of the
+// client.
+func WriteOptions(ctx context.Context, namespace string) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+}

@@ -1,0 +1,287 @@
+package apiclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+)
+
+// FindJob returns the id and the namespace of the only job with this id or id prefix. A
+// filter leaves out jobs that the command does not apply to.
+func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, namespace string, err error) {
+	prefix = strings.TrimSpace(prefix)
+	q := QueryOptions(ctx, "")
+	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
+	jobs, _, err := c.Jobs().List(q)
+	if matches := jobFilterFuncs[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
+		q.Filter = ""
+		jobs, _, err = c.Jobs().List(q)
+		jobs = slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return !matches(j) })
+	}
+	if err != nil {
+		if strings.Contains(err.Error(), "Permission denied") {
+			return prefix, "", nil // a token that cannot list jobs may still give access to this one
+		}
+		return "", "", WrapError(fmt.Sprintf("look for job %q", prefix), err)
+	}
+	at := slices.IndexFunc(jobs, func(j *api.JobListStub) bool { return j.ID == prefix })
+	// The same id can be in several namespaces.
+	again := at >= 0 && slices.ContainsFunc(jobs[at+1:], func(j *api.JobListStub) bool { return j.ID == prefix })
+	switch {
+	case at >= 0 && !again:
+		return jobs[at].ID, JobNamespace(jobs[at]), nil
+	case len(jobs) == 1:
+		return jobs[0].ID, JobNamespace(jobs[0]), nil
+	case len(jobs) == 0:
+		notFound := fmt.Sprintf("No %sjob(s) with prefix or ID %q found", filterNouns[filter], prefix)
+		return "", "", fmt.Errorf("%s\nSee the jobs and their types: nomad-lite job status%s", notFound, AllNamespacesFlag)
+	}
+	t := output.NewTable("ID", "Namespace", "Type", "Priority", "Status", "Submit Date")
+	for _, j := range jobs {
+		t.Row(j.ID, JobNamespace(j), JobType(j), j.Priority, j.Status, output.FormatDate(j.SubmitTime))
+	}
+	return "", "", AmbiguousPrefixError(fmt.Sprintf("Prefix %q matched multiple jobs", prefix), t)
+}
+
+// These filters are for commands that apply only to parameterized or only to periodic jobs.
+const (
+	ParameterizedJobsFilter = `ParentID == "" and ParameterizedJob is not nil`
+	PeriodicJobsFilter      = "Periodic is not nil"
+)
+
+// filterNouns are the kinds of jobs that the filters select, for error messages.
+var filterNouns = map[string]string{ParameterizedJobsFilter: "parameterized ", PeriodicJobsFilter: "periodic "}
+
+// jobFilterFuncs holds a Go function for each filter, for older servers, which cannot parse the
+// filter's expression.
+var jobFilterFuncs = map[string]func(*api.JobListStub) bool{
+	ParameterizedJobsFilter: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
+	PeriodicJobsFilter:      func(j *api.JobListStub) bool { return j.Periodic },
+}
+
+// FindJob finds the only job with this id or id prefix, and also returns the client of the agent
+// that has it.
+func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
+	if c, err = f.Client(); err != nil {
+		return nil, "", "", err
+	}
+	id, namespace, err = FindJob(ctx, c, prefix, filter)
+	return c, id, namespace, err
+}
+
+// AllNamespacesFlag is the flag that shows all namespaces.
+const AllNamespacesFlag = " -namespace '*'"
+
+// JobNamespace returns the namespace of a listed job. Older agents report it only in the
+// summary.
+func JobNamespace(j *api.JobListStub) string {
+	if j.Namespace == "" && j.JobSummary != nil {
+		return j.JobSummary.Namespace
+	}
+	return j.Namespace
+}
+
+// JobType returns the type of a listed job, with the suffix /periodic or /parameterized.
+func JobType(j *api.JobListStub) string {
+	kind := j.Type
+	if j.Periodic {
+		kind += "/periodic"
+	}
+	if j.ParameterizedJob {
+		kind += "/parameterized"
+	}
+	return kind
+}
+
+// ErrAmbiguousPrefix is wrapped by the errors of AmbiguousPrefixError.
+var ErrAmbiguousPrefix = errors.New("ambiguous prefix")
+
+// AmbiguousPrefixError returns the error for a prefix of several ids, which the table lists. The
+// sentence is Nomad's.
+func AmbiguousPrefixError(sentence string, t *output.Table) error {
+	p := new(output.Page)
+	p.Table(t)
+	return ambiguousPrefixError{sentence + "\n\n" + strings.TrimRight(p.Text.String(), "\n")}
+}
+
+type ambiguousPrefixError struct{ text string }
+
+func (e ambiguousPrefixError) Error() string { return e.text }
+
+func (e ambiguousPrefixError) Unwrap() error { return ErrAmbiguousPrefix }
+
+// ObjectLookup describes one kind of object with an id.
+type ObjectLookup[T any] struct {
+	noun        string
+	listPath    string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
+	id          func(T) string
+	inNamespace bool // objects of this kind belong to a namespace
+	// columnTitles and row are the columns after the id in the table of the objects that match an
+	// ambiguous prefix. They are Nomad's.
+	columnTitles []string
+	row          func(T) []any
+	describe     func(T) string // describes an object next to its id in a shell's completion
+}
+
+// AllocationLookup looks up allocations.
+var AllocationLookup = ObjectLookup[*api.AllocationListStub]{
+	noun:         "allocation",
+	listPath:     "/v1/allocations",
+	id:           func(a *api.AllocationListStub) string { return a.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified", "Job ID"},
+	row: func(a *api.AllocationListStub) []any {
+		return []any{
+			output.TruncateID(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, a.ClientStatus,
+			output.FormatAge(a.CreateTime, false), output.FormatAge(a.ModifyTime, false), a.JobID,
+		}
+	},
+	describe: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
+}
+
+// EvaluationLookup looks up evaluations.
+var EvaluationLookup = ObjectLookup[*api.Evaluation]{
+	noun:         "evaluation",
+	listPath:     "/v1/evaluations",
+	id:           func(e *api.Evaluation) string { return e.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"},
+	row: func(e *api.Evaluation) []any {
+		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status, PlacementFailureCell(e)}
+	},
+	describe: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
+}
+
+// PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
+// allocations.
+func PlacementFailureCell(e *api.Evaluation) string {
+	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
+		return "N/A - In Progress"
+	}
+	return fmt.Sprint(len(e.FailedTGAllocs) > 0)
+}
+
+// DeploymentLookup looks up deployments.
+var DeploymentLookup = ObjectLookup[*api.Deployment]{
+	noun:         "deployment",
+	listPath:     "/v1/deployments",
+	id:           func(d *api.Deployment) string { return d.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Job ID", "Job Version", "Status", "Description"},
+	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
+	describe: func(d *api.Deployment) string {
+		return fmt.Sprintf("%s, version %d, %s", d.JobID, d.JobVersion, d.Status)
+	},
+}
+
+// NodeLookup looks up nodes.
+var NodeLookup = ObjectLookup[*api.NodeListStub]{
+	noun:         "node",
+	listPath:     "/v1/nodes",
+	id:           func(n *api.NodeListStub) string { return n.ID },
+	columnTitles: []string{"DC", "Name", "Class", "Drain", "Eligibility", "Status"},
+	row: func(n *api.NodeListStub) []any {
+		return []any{n.Datacenter, n.Name, n.NodeClass, n.Drain, n.SchedulingEligibility, n.Status}
+	},
+	describe: func(n *api.NodeListStub) string {
+		return fmt.Sprintf("%s, %s, %s", n.Name, n.SchedulingEligibility, n.Status)
+	},
+}
+
+// HostVolumeLookup looks up dynamic host volumes.
+var HostVolumeLookup = ObjectLookup[*api.HostVolumeStub]{
+	noun:         "host volume",
+	listPath:     "/v1/volumes?type=host",
+	id:           func(v *api.HostVolumeStub) string { return v.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State"},
+	row: func(v *api.HostVolumeStub) []any {
+		return []any{v.Name, v.Namespace, v.PluginID, output.TruncateID(v.NodeID), v.NodePool, v.State}
+	},
+	describe: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
+}
+
+// VolumeClaimLookup looks up the claims of groups with sticky volumes.
+var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
+	noun:         "claim",
+	listPath:     "/v1/volumes/claims",
+	id:           func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
+	inNamespace:  true,
+	columnTitles: []string{"Namespace", "Job ID", "Volume ID", "Volume Name"},
+	row: func(c *api.TaskGroupHostVolumeClaim) []any {
+		return []any{c.Namespace, c.JobID, output.TruncateID(c.VolumeID), c.VolumeName}
+	},
+	describe: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
+}
+
+// FindOneByPrefix returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
+func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
+	var zero T
+	digits := normalizeID(prefix)
+	if len(digits) < 2 {
+		//lint:ignore ST1005 the text is Nomad's
+		return zero, fmt.Errorf("Identifier must contain at least two characters. The id of the %s is given as %q", k.noun, prefix)
+	}
+	all, err := k.listWithPrefix(ctx, c, digits)
+	if err != nil {
+		return zero, WrapError(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
+	}
+	switch len(all) {
+	case 0:
+		notFound := fmt.Sprintf("No %s(s) with prefix or id %q found", k.noun, prefix)
+		if k.inNamespace {
+			notFound += "\nIn another namespace? Add" + AllNamespacesFlag
+		}
+		return zero, errors.New(notFound)
+	case 1:
+		return all[0], nil
+	}
+	t := output.NewTable(append([]string{"ID"}, k.columnTitles...)...)
+	for _, one := range all {
+		t.Row(append([]any{k.id(one)}, k.row(one)...)...)
+	}
+	return zero, AmbiguousPrefixError(fmt.Sprintf("Prefix matched multiple %ss", k.noun), t)
+}
+
+// listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
+func (k *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+	q := QueryOptions(ctx, "")
+	q.Prefix = digits[:len(digits)&^1] // servers reject a prefix with an odd number of digits
+	var all []T
+	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.id(one)), digits) }), nil
+}
+
+// CompleteID suggests ids of a kind of object.
+func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
+	}
+}
+
+func (k *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
+	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
+	for _, one := range all {
+		ids = append(ids, cobra.CompletionWithDesc(k.id(one), k.describe(one)))
+	}
+	return ids, err
+}
+
+func normalizeID(id string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
+}
+
+// OneJobArg checks the arguments of a command that takes one job.
+func OneJobArg(cmd *cobra.Command, args []string) error {
+	return cli.RequireArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
+}

@@ -1,0 +1,176 @@
+package execsession
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+)
+
+// Flags select the input, the terminal and the escape character of a command that runs in a task.
+// They are Nomad's flags.
+type Flags struct {
+	stdin       bool
+	TTY         bool
+	stdinAndTTY bool
+	escapeChar  string
+}
+
+// TerminalFlags returns the flags of a session on the user's terminal.
+func TerminalFlags() Flags { return Flags{stdin: true, TTY: true, escapeChar: "~"} }
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", true, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "give the command a terminal; the default if you have one")
+	cmd.Flags().BoolVar(&f.stdinAndTTY, "it", false, "the same as -i -t")
+	cmd.Flags().StringVarP(&f.escapeChar, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+}
+
+// Run calls exec, which runs a command in a task with the user's streams. The error holds the exit
+// code of the command; what names the operation.
+func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
+	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
+	if !f.stdin {
+		session.Stdin = emptyReader{}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if f.TTY {
+		// A program with a terminal draws on it.
+		session.Stdout, session.Stderr = terminal.Raw(s.Out), terminal.Raw(s.Err)
+		restore, err := session.attachTerminal(ctx, s, f.escapeChar, cancel)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	// In raw mode Ctrl-C is an ordinary byte of the input, so these signals come from other
+	// processes.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, cli.TerminationSignals()...)
+	defer signal.Stop(signals)
+	go func() { // cancel ends this goroutine
+		select {
+		case sig := <-signals:
+			cancel(interruptedError{sig.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	code, err := exec(ctx, session)
+	var interrupted interruptedError
+	switch {
+	case errors.As(context.Cause(ctx), &interrupted):
+		return &cli.ExitError{Code: 128 + int(interrupted.signal)}
+	case errors.Is(context.Cause(ctx), errDetached):
+		return &cli.ExitError{Code: 1, Err: errDetached}
+	case err != nil:
+		return apiclient.WrapError(what, streaming.DescribeStreamError(err))
+	case code != 0:
+		return &cli.ExitError{Code: code}
+	}
+	return nil
+}
+
+// interruptedError is the cancellation cause of a session that a signal ended before the
+// command exited.
+type interruptedError struct{ signal syscall.Signal }
+
+func (i interruptedError) Error() string { return i.signal.String() }
+
+// errDetached is the cancellation cause of a session that the user has ended with the
+// escape sequence.
+var errDetached = errors.New("session left; the command has been ended")
+
+// emptyReader is a standard input without data.
+type emptyReader struct{}
+
+func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Session is the input, the output and the terminal size of a command that runs in a task.
+type Session struct {
+	Stdin         io.Reader
+	Stdout        io.Writer
+	Stderr        io.Writer
+	TerminalSizes <-chan api.TerminalSize
+}
+
+// ResolveDefaults sets the flags that the user has not given.
+func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
+	if f.stdinAndTTY {
+		f.stdin, f.TTY = true, true
+	} else if !cmd.Flags().Changed("tty") {
+		f.TTY = f.stdin && terminal.IsTerminal(s.In) && terminal.IsTerminal(s.Out)
+	}
+	switch {
+	case f.TTY && !f.stdin:
+		return cli.UsageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
+	case f.escapeChar != "none" && len(f.escapeChar) > 1:
+		return cli.UsageError(cmd, errors.New("-e takes one character, or none"))
+	}
+	return nil
+}
+
+// attachTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
+// terminal's size to the command until ctx ends. The returned function restores the
+// terminal, and ends a blocked read of the terminal: the next key is not for the command.
+func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+	in, ok := s.In.(*os.File)
+	restore := func() {}
+	if ok && term.IsTerminal(int(in.Fd())) {
+		input, err := terminal.NewInput(in)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the terminal: %w", err)
+		}
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("prepare the terminal: %w", err), input.Close())
+		}
+		restore = func() {
+			_ = input.Close()                      // closing a pipe does not fail
+			_ = term.Restore(int(in.Fd()), before) // an error means that the terminal was closed
+		}
+		e.Stdin = input
+		if escape != "none" && escape != "" {
+			e.Stdin = &escapeReader{r: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
+		}
+	}
+	out, ok := terminal.File(s.Out)
+	if !ok || !term.IsTerminal(int(out.Fd())) {
+		return restore, nil
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	sizes := make(chan api.TerminalSize)
+	e.TerminalSizes = sizes
+	go func() { // the end of ctx ends this goroutine
+		defer signal.Stop(changes)
+		for {
+			if width, height, err := term.GetSize(int(out.Fd())); err == nil {
+				select {
+				case sizes <- api.TerminalSize{Width: width, Height: height}:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changes:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return restore, nil
+}

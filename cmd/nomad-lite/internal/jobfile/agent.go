@@ -1,0 +1,154 @@
+package jobfile
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// AgentAnswer is what an agent has answered about a job.
+type AgentAnswer struct {
+	validation *api.JobValidateResponse
+	node       *api.Node // node is nil if the agent is part of a cluster of several nodes
+}
+
+// AskAgent lets an agent validate the job.
+func (j *File) AskAgent(ctx context.Context, c *api.Client) (*AgentAnswer, error) {
+	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, apiclient.Deref(j.Job.Namespace)))
+	if isRegionError(err) {
+		return &AgentAnswer{validation: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.regionReason()}}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &AgentAnswer{validation, apiclient.SingleNode(ctx, c)}, nil
+}
+
+// isRegionError reports whether an agent has rejected a request because of its region.
+func isRegionError(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "No path to region")
+}
+
+// regionReason returns the reason why an agent of another region rejects the job.
+func (j *File) regionReason() string {
+	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", apiclient.Deref(j.Job.Region))
+}
+
+// Warnings returns the agent's warnings about the job.
+func (a *AgentAnswer) Warnings() string { return a.validation.Warnings }
+
+// DriverNames returns the names of the drivers of the agent's node, or nil if they are unknown. A driver
+// that is not detected counts if the job uses it and it reports the reason, which CheckAgentAnswer prints.
+func (a *AgentAnswer) DriverNames(j *File) []string {
+	if a.node == nil {
+		return nil
+	}
+	names := []string{}
+	for name, driver := range a.node.Drivers {
+		if driver != nil && (driver.Detected || driver.HealthDescription != "" && slices.Contains(j.DriverNames(), name)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// CheckAgentAnswer prints the errors of the agent, and the requirements of a valid job that the agent's
+// node does not meet, with their places in the file. It returns true if there are none.
+func (j *File) CheckAgentAnswer(s *cli.Streams, a *AgentAnswer, valid bool) (bool, error) {
+	if err := j.warnUnusableDrivers(s, a); err != nil {
+		return false, err
+	}
+	configErrors, otherErrors := j.splitAgentErrors(a.validation)
+	good, err := j.printConfigErrors(s, configErrors)
+	if err != nil || !valid { // the errors of an invalid job have been printed
+		return false, err
+	}
+	if len(otherErrors) > 0 {
+		fmt.Fprintln(s.Err, "The agent rejects this job:")
+		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, j.File.SourceTexts)
+	}
+	if a.node == nil {
+		return good, nil
+	}
+	heading := fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
+	fits, err := j.checkPlacement(s, heading, NewSchedulerNode(a.node), func(scheduler.HostPort) bool { return true })
+	return good && fits, err
+}
+
+// NewSchedulerNode returns the properties of a node by which the scheduler places allocations. Its
+// drivers are not checked.
+func NewSchedulerNode(n *api.Node) scheduler.Node {
+	return scheduler.Node{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
+}
+
+// warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
+// sentence of the driver.
+func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentAnswer) error {
+	if a.node == nil {
+		return nil
+	}
+	var diags hcl.Diagnostics
+	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
+		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
+			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
+			diags = append(diags, j.newWarning(append(taskPath(group, task), "driver"), text))
+		}
+	})
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
+
+// splitAgentErrors returns the errors of an agent as diagnostics: the errors in config blocks, and the
+// others.
+func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
+	for _, text := range v.ValidationErrors {
+		if part := agentConfigErrorPattern.FindStringSubmatch(text); part != nil {
+			configErrors = append(configErrors, j.newConfigDiagnostic(part[1], part[2], part[3]))
+			continue
+		}
+		for line := range strings.Lines(apiclient.FormatErrorList(text)) {
+			line = strings.TrimLeft(strings.TrimSpace(line), "* ")
+			path, reason, _ := strings.Cut(line, ": ")
+			switch {
+			case line == "" || line == agentRejectionHead:
+			case isJobPath(path):
+				otherErrors = append(otherErrors, j.newDiagnostic(strings.Split(path, "."), reason))
+			default:
+				otherErrors = append(otherErrors, j.newValidationDiagnostic(line))
+			}
+		}
+	}
+	return configErrors, otherErrors
+}
+
+// isJobPath reports whether the text before an agent's reason is the path of a part of the job.
+func isJobPath(text string) bool {
+	return text == "region" || strings.HasPrefix(text, "group.") || strings.HasPrefix(text, "meta.")
+}
+
+// newValidationDiagnostic returns a diagnostic for an error of Nomad's validation, at the part of the job if
+// it is an error that this program knows.
+func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
+	for _, fault := range model.Faults(model.Validate(j.Job)) {
+		if fault.Text == text {
+			return j.newDiagnostic(fault.Path, text+fault.Hint())
+		}
+	}
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
+}
+
+// agentRejectionHead is the first line of the error with which an agent of nomad-lite rejects a job that it
+// cannot run.
+const agentRejectionHead = "This job cannot run here:"

@@ -1,0 +1,385 @@
+package jobfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// Flags are the flags of commands that read a job file. They are Nomad's.
+type Flags struct {
+	Vars     []string
+	VarFiles []string
+	JSON     bool
+	Strict   bool
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.Vars, "var", nil, "set a variable of the job file, as `name=value`; may be repeated")
+	flags.StringArrayVar(&f.VarFiles, "var-file", nil, "read variables from this `file`; may be repeated")
+	flags.BoolVar(&f.JSON, "json", false, "the file is a job in the JSON form of the HTTP API")
+	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
+}
+
+// OneFileArg accepts the arguments of a command that reads one job file.
+func OneFileArg(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return cli.UsageError(cmd, errors.New("takes one argument: the path or the URL of a job file, or - for standard input"))
+}
+
+// File is a parsed job and the source positions of its parts.
+type File struct {
+	Job    *api.Job
+	File   *jobspec.File
+	Source []byte
+
+	// jsonName is the name of a job in JSON, whose parts have no positions.
+	jsonName string
+}
+
+// Read reads and parses a job file. It prints diagnostics to standard error; its error then
+// holds only the exit code.
+func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
+	fail := func(err error) error {
+		//lint:ignore ST1005 the text is Nomad's
+		return &cli.ExitError{Code: code, Err: fmt.Errorf("Error getting job struct: %w", err)}
+	}
+	if f.JSON && len(f.Vars)+len(f.VarFiles) > 0 {
+		//lint:ignore ST1005 the text is Nomad's
+		return nil, &cli.ExitError{Code: code, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
+	}
+	for _, v := range f.Vars {
+		if !strings.Contains(v, "=") {
+			fmt.Fprintf(s.Err, "warning: -var %s is ignored: it has no value; write -var %s=value\n", v, v)
+		}
+	}
+	text, name, err := readSource(s, path)
+	if err != nil {
+		//lint:ignore ST1005 the text is Nomad's
+		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
+	}
+	if f.JSON {
+		job, err := jobspec.ParseJSON(text)
+		if err != nil {
+			//lint:ignore ST1005 the text is Nomad's
+			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
+		}
+		return &File{Job: job, File: &jobspec.File{}, Source: text, jsonName: name}, nil
+	}
+	file, diags := jobspec.Parse(jobspec.Source{
+		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
+	})
+	if diags.HasErrors() {
+		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
+	}
+	if err := jobspec.WriteDiagnostics(s.Err, diags, file.SourceTexts); err != nil {
+		return nil, err
+	}
+	if diags.HasErrors() {
+		for _, diag := range diags {
+			if name, unset := jobspec.UnsetVariableName(diag); unset {
+				fmt.Fprintf(s.Err, "Set it: -var %s=VALUE, NOMAD_VAR_%s=VALUE in the environment, a line in a -var-file, or a default in the file\n", name, name)
+			}
+		}
+		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
+			fmt.Fprintln(s.Err, "This looks like the JSON form of the HTTP API: add -json")
+		}
+		return nil, &cli.ExitError{Code: code}
+	}
+	return &File{Job: file.Job, File: file, Source: text}, nil
+}
+
+// readSource returns the text of a job file and its name for diagnostics: the path as the user typed it,
+// so that an editor finds the file.
+func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
+	if path == "-" {
+		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
+		return text, "stdin", err
+	}
+	if strings.Contains(path, "://") {
+		text, err = downloadSource(path)
+		return text, path, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", errors.Unwrap(err)
+	}
+	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxTextSize+1))
+	return text, path, errors.Join(err, f.Close())
+}
+
+// downloadTimeout is the time that the download of a job file can take.
+const downloadTimeout = 30 * time.Second
+
+// downloadSource returns the text of the job file at a URL.
+func downloadSource(address string) ([]byte, error) {
+	location, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if location.Scheme != "http" && location.Scheme != "https" {
+		return nil, fmt.Errorf("a job file can be a file, - for standard input, or at an address with http or https, and not %s: download it first", location.Scheme)
+	}
+	client := &http.Client{Timeout: downloadTimeout}
+	answer, err := client.Get(address)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the server answered %s", answer.Status)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, jobspec.MaxTextSize+1))
+}
+
+// CheckJob brings the job into canonical form and prints its warnings and errors. The warnings are those
+// for an agent with the default scheduler configuration. It reports whether the job is valid.
+func (j *File) CheckJob(s *cli.Streams) (bool, error) {
+	model.Canonicalize(j.Job)
+	if err := j.PrintWarnings(s.Err, j.Warnings()); err != nil {
+		return false, err
+	}
+	return j.CheckErrors(s)
+}
+
+// CheckErrors prints all errors of a canonical job with their places in the file. It does not check
+// whether the namespace exists, because only an agent has the list. It reports whether the job is valid.
+func (j *File) CheckErrors(s *cli.Streams) (bool, error) {
+	var namespaces []string
+	if model.ValidateNamespaceName(*j.Job.Namespace) == nil {
+		namespaces = append(namespaces, *j.Job.Namespace)
+	}
+	invalid := model.Validate(j.Job, namespaces...)
+	if invalid == nil {
+		return true, nil
+	}
+	fmt.Fprintln(s.Err, "Job validation errors:")
+	faults := model.Faults(invalid)
+	if len(faults) == 0 {
+		fmt.Fprintln(s.Err, invalid)
+	}
+	diags := make(hcl.Diagnostics, 0, len(faults))
+	for _, fault := range faults {
+		diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+	}
+	sortByPosition(diags)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
+func (j *File) AddSourcePositions(refusal error) error {
+	text := refusal.Error()
+	var diags hcl.Diagnostics
+	for line := range strings.Lines(text) {
+		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if isJobPath(path) {
+			diags = append(diags, j.newDiagnostic(strings.Split(path, "."), reason))
+		}
+	}
+	if isRegionError(refusal) && j.Job.Region != nil {
+		diags = append(diags, j.newDiagnostic([]string{"region"}, j.regionReason()))
+	}
+	model.Canonicalize(j.Job)
+	for _, fault := range model.Faults(model.Validate(j.Job)) {
+		if strings.Contains(text, fault.Text) {
+			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+		}
+	}
+	var b strings.Builder
+	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
+		return refusal
+	}
+	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
+}
+
+// CheckSupported prints each part of a canonical job that this build cannot run, with its place in
+// the file. If foreground is set, it also prints the parts that only an agent can run; otherwise a
+// missing driver, and a part for which an agent never places the job, are warnings. drivers are the names of the available drivers; nil means unknown. It
+// reports whether the job can run.
+func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
+	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
+	var refusals []model.UnsupportedPart
+	var warnings hcl.Diagnostics
+	for _, part := range model.UnsupportedParts(j.Job, known, drivers...) {
+		switch {
+		case foreground:
+			refusals = append(refusals, part)
+		case part.MissingDriver:
+			warnings = append(warnings, j.newWarning(part.Path, part.Reason))
+		case part.NeverPlaced:
+			warnings = append(warnings, j.newWarning(part.Path, "an agent accepts this job and never places it: "+part.Reason))
+		case !part.ForegroundOnly:
+			refusals = append(refusals, part)
+		}
+	}
+	if err := jobspec.WriteDiagnostics(s.Err, warnings, j.File.SourceTexts); err != nil {
+		return false, err
+	}
+	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
+}
+
+// unsupportedParts returns the parts of a canonical job that a run in the foreground does not support with any drivers.
+func (j *File) unsupportedParts() []model.UnsupportedPart {
+	return model.UnsupportedParts(j.Job, func(string) bool { return true })
+}
+
+// isNeverPlaced reports whether an agent accepts the job and never places it.
+func (j *File) isNeverPlaced() bool {
+	return slices.ContainsFunc(j.unsupportedParts(), func(p model.UnsupportedPart) bool { return p.NeverPlaced })
+}
+
+// isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
+// an agent.
+func isAgentOnlyPart(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
+
+// CheckPorts reports port labels that do not exist, for commands that leave all other
+// checks to an agent: Nomad's API accepts such labels.
+func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
+	return j.printUnsupported(s, "This job cannot run here:", model.UnknownPortLabels(j.Job))
+}
+
+// WarnAgentOnlyParts reports the parts of a job that only an agent runs.
+func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
+	var diags hcl.Diagnostics
+	for _, refusal := range j.unsupportedParts() {
+		if isAgentOnlyPart(refusal) {
+			diags = append(diags, j.newWarning(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason))
+		}
+	}
+	return j.writeDiagnostics(s, diags)
+}
+
+// WarnIgnoredParts reports the parts of a canonical job that a run in the foreground ignores. hasVariables
+// means that the run has variables for templates.
+func (j *File) WarnIgnoredParts(s *cli.Streams, hasVariables bool) error {
+	var diags hcl.Diagnostics
+	for _, fault := range model.ForegroundRunWarnings(j.Job, hasVariables) {
+		diags = append(diags, j.newWarning(fault.Path, fault.Text))
+	}
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// CheckNodeConstraints reports the constraints of a valid canonical job that the node does not
+// satisfy, with what the node has instead.
+func (j *File) CheckNodeConstraints(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
+	var unmetConstraints []model.UnsupportedPart
+	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
+		unmetConstraints = append(unmetConstraints, model.UnsupportedPart{Path: u.Path, Reason: u.Err.Error()})
+	}
+	return j.printUnsupported(s, heading, unmetConstraints)
+}
+
+// printUnsupported prints the unsupported parts of a job under a heading, with their places in the
+// file. It returns true if there are none.
+func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.UnsupportedPart) (bool, error) {
+	if len(refusals) == 0 {
+		return true, nil
+	}
+	fmt.Fprintln(s.Err, heading)
+	diags := make(hcl.Diagnostics, 0, len(refusals))
+	for _, refusal := range refusals {
+		diags = append(diags, j.newDiagnostic(refusal.Path, refusal.Reason))
+	}
+	sortByPosition(diags)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// DriverNames returns the names of the drivers of the job's tasks.
+func (j *File) DriverNames() []string {
+	var driverNames []string
+	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { driverNames = append(driverNames, task.Driver) })
+	slices.Sort(driverNames)
+	return slices.Compact(driverNames)
+}
+
+// RequestsDevices reports whether a task of the job requests devices.
+func (j *File) RequestsDevices() bool {
+	requests := false
+	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) {
+		requests = requests || task.Resources != nil && len(task.Resources.Devices) > 0
+	})
+	return requests
+}
+
+// HookNames returns the names of the hooks that take part in the job.
+func (j *File) HookNames() []string {
+	var hookNames []string
+	for _, at := range model.HookAttachments(j.Job) {
+		hookNames = append(hookNames, at.Hook)
+	}
+	hookNames = append(hookNames, pluginhooks.BuiltinHooks(j.Job)...)
+	slices.Sort(hookNames)
+	return slices.Compact(hookNames)
+}
+
+// newDiagnostic returns a diagnostic at a part of the job. For a job without source text, the part is
+// named in the text.
+func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
+	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
+	if rng, ok := j.File.Range(path...); ok {
+		diag.Subject = &rng
+	} else if len(path) > 0 {
+		diag.Summary = strings.Join(path, ".") + ": " + text
+		if j.jsonName != "" {
+			diag.Summary = j.jsonName + ": " + diag.Summary
+		}
+	}
+	return diag
+}
+
+// sourceOffset returns the offset of a diagnostic in the job file, or -1 if it has no position.
+func sourceOffset(diag *hcl.Diagnostic) int {
+	if diag.Subject == nil {
+		return -1
+	}
+	return diag.Subject.Start.Byte
+}
+
+// sortByPosition sorts diagnostics in the order of the file. Those without a position come first.
+func sortByPosition(diags hcl.Diagnostics) {
+	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
+		return cmp.Compare(sourceOffset(a), sourceOffset(b))
+	})
+}
+
+// newWarning returns a warning at a part of the job.
+func (j *File) newWarning(path []string, text string) *hcl.Diagnostic {
+	diag := j.newDiagnostic(path, text)
+	diag.Severity = hcl.DiagWarning
+	return diag
+}
+
+// writeDiagnostics prints those errors that have a position in the job file, with the lines of the
+// file. For a job without source text it prints nothing.
+func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+	var diagsWithSource hcl.Diagnostics
+	for _, diag := range diags {
+		if diag.Subject != nil {
+			diagsWithSource = append(diagsWithSource, diag)
+		}
+	}
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.SourceTexts)
+}

@@ -1,0 +1,190 @@
+package jobfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+)
+
+// CheckTasks prints the errors in the job's templates and, if the job runs on this machine, what its tasks
+// need and the machine does not have. It returns true if there are no errors.
+func (j *File) CheckTasks(s *cli.Streams, onThisMachine bool) (bool, error) {
+	templatesParse, err := j.checkTemplates(s, onThisMachine)
+	if err != nil || !onThisMachine {
+		return templatesParse, err
+	}
+	usersExist, err := j.checkUsersAndCommands(s)
+	return templatesParse && usersExist, err
+}
+
+// checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or
+// in the source. It reads sources that are absolute paths, if the job runs on this machine, and no source
+// in the directory of a task.
+func (j *File) checkTemplates(s *cli.Streams, onThisMachine bool) (bool, error) {
+	var diags hcl.Diagnostics
+	texts := make(map[string][]byte)
+	maps.Copy(texts, j.File.SourceTexts)
+	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
+		for i, t := range task.Templates {
+			path := append(taskPath(group, task), "template", strconv.Itoa(i))
+			if err := checkTemplateText(t, apiclient.Deref(t.EmbeddedTmpl)); err != nil {
+				diags = append(diags, j.newTemplateDiagnostic(append(path, "data"), err))
+			}
+			source := apiclient.Deref(t.SourcePath)
+			if !onThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
+				continue
+			}
+			text, err := readTemplateSource(source)
+			if errors.Is(err, fs.ErrNotExist) {
+				diags = append(diags, j.newWarning(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
+			}
+			if err := checkTemplateText(t, string(text)); err != nil {
+				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
+				texts[source] = text
+			}
+		}
+	})
+	if diags.HasErrors() {
+		fmt.Fprintln(s.Err, "Template errors:")
+	}
+	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, texts)
+}
+
+func checkTemplateText(t *api.Template, text string) *template.TextError {
+	return template.CheckText(text, apiclient.Deref(t.LeftDelim), apiclient.Deref(t.RightDelim))
+}
+
+// readTemplateSource returns the text of a template's source. It reads only regular files, because other
+// files can block the reader.
+func readTemplateSource(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > jobspec.MaxTextSize {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+func taskPath(group *api.TaskGroup, task *api.Task) []string {
+	return []string{"group", apiclient.Deref(group.Name), "task", task.Name}
+}
+
+// newTemplateDiagnostic returns a diagnostic for an error in the text of a template. If the text is a
+// heredoc, the position is a line of it, and otherwise the attribute.
+func (j *File) newTemplateDiagnostic(path []string, err *template.TextError) *hcl.Diagnostic {
+	diag := j.newDiagnostic(path, "template: "+err.Reason)
+	if diag.Subject == nil {
+		return diag
+	}
+	source, attribute := j.File.SourceTexts[diag.Subject.Filename], *diag.Subject
+	number := attribute.Start.Line + err.Line
+	switch {
+	case err.Line > 0 && number <= attribute.End.Line && isHeredoc(source, attribute):
+		diag.Subject = lineRange(attribute.Filename, source, number)
+	case err.Line > 0:
+		diag.Summary = fmt.Sprintf("template, line %d: %s", err.Line, err.Reason)
+	}
+	return diag
+}
+
+// newTemplateSourceDiagnostic returns a diagnostic for an error in the source file of a template.
+func newTemplateSourceDiagnostic(name string, text []byte, err *template.TextError) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: lineRange(name, text, max(err.Line, 1))}
+}
+
+func isHeredoc(source []byte, attribute hcl.Range) bool {
+	lines := bytes.Split(source, []byte("\n"))
+	return attribute.End.Line <= len(lines) && bytes.Contains(lines[attribute.Start.Line-1], []byte("<<"))
+}
+
+// lineRange returns the range of a line of a file, without leading blanks. A number behind the end
+// is the last line.
+func lineRange(name string, source []byte, number int) *hcl.Range {
+	lines := bytes.SplitAfter(source, []byte("\n"))
+	number = min(number, len(lines))
+	offset := len(bytes.Join(lines[:number-1], nil))
+	text := bytes.TrimRight(lines[number-1], "\r\n")
+	blanks := len(text) - len(bytes.TrimLeft(text, " \t"))
+	return &hcl.Range{
+		Filename: name,
+		Start:    hcl.Pos{Line: number, Column: blanks + 1, Byte: offset + blanks},
+		End:      hcl.Pos{Line: number, Column: len(text) + 1, Byte: offset + len(text)},
+	}
+}
+
+// checkUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
+// commands that do not. It returns true if all users exist.
+func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
+	var diags hcl.Diagnostics
+	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
+		if task.Driver != rawexec.Name {
+			return // another driver can have users and commands of its own, as in an image
+		}
+		if task.User != "" && !isInterpolated(task.User) {
+			if _, err := taskuser.Lookup(task.User); err != nil {
+				reason := fmt.Sprintf("user %q does not exist on this machine", task.User)
+				if !errors.As(err, new(user.UnknownUserError)) {
+					reason += ": " + err.Error()
+				}
+				diags = append(diags, j.newDiagnostic(append(taskPath(group, task), "user"), reason))
+			}
+		}
+		if why := whyCommandIsMissing(task); why != "" {
+			diags = append(diags, j.newWarning(append(taskPath(group, task), "config", "command"), why))
+		}
+	})
+	if diags.HasErrors() {
+		fmt.Fprintln(s.Err, "This job cannot run here:")
+	}
+	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+func isInterpolated(text string) bool { return strings.Contains(text, "${") }
+
+// whyCommandIsMissing returns why raw_exec will not find the command of a task on this machine, or "" if
+// it can find it.
+func whyCommandIsMissing(task *api.Task) string {
+	command, _ := task.Config["command"].(string)
+	path, searched := os.Getenv("PATH"), "PATH"
+	if ownPath, hasOwn := task.Env["PATH"]; hasOwn {
+		path, searched = ownPath, fmt.Sprintf("the task's PATH (%s)", ownPath)
+	}
+	switch {
+	case command == "" || isInterpolated(command) || isInterpolated(path):
+		return ""
+	case filepath.IsAbs(command):
+		_, err := exec.LookPath(command)
+		switch {
+		case err == nil:
+			return ""
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Sprintf("the command %q is not on this machine", command)
+		}
+		return fmt.Sprintf("the command %q cannot be run on this machine: %v", command, errors.Unwrap(err))
+	case strings.Contains(command, "/") || len(task.Artifacts)+len(task.Templates) > 0:
+		return "" // the command can be a file in the directory of the task
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if _, err := exec.LookPath(filepath.Join(dir, command)); err == nil && filepath.IsAbs(dir) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("the command %q is not on this machine: it is in no directory of %s", command, searched)
+}

@@ -1,0 +1,92 @@
+package jobfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+)
+
+// Report collects the errors and warnings about a job file for a program. The checks of this package
+// write to it as to standard error.
+type Report struct {
+	Valid       bool
+	Diagnostics []Diagnostic
+	Messages    []string // lines of text without a position, such as headings
+}
+
+// Diagnostic is an error or a warning, with its position if it concerns a part of a file.
+type Diagnostic struct {
+	Severity  string // "error" or "warning"
+	Text      string
+	File      string `json:",omitempty"`
+	Line      int    `json:",omitempty"` // from 1
+	Column    int    `json:",omitempty"` // from 1
+	EndLine   int    `json:",omitempty"`
+	EndColumn int    `json:",omitempty"` // the first column after the part
+}
+
+var (
+	_ io.Writer              = (*Report)(nil)
+	_ jobspec.DiagnosticSink = (*Report)(nil)
+)
+
+// NewReport returns an empty report.
+func NewReport() *Report {
+	return &Report{Diagnostics: []Diagnostic{}, Messages: []string{}} // lists are never null in JSON
+}
+
+// Streams returns the streams of a check that writes to the report.
+func (r *Report) Streams(s *cli.Streams) *cli.Streams {
+	return &cli.Streams{In: s.In, Out: r, Err: r, NoColour: true}
+}
+
+// Print prints the report of a check that has ended with an error, or nil. It returns an error with the exit
+// code of the check.
+func (r *Report) Print(s *cli.Streams, checkErr error) error {
+	r.Valid = checkErr == nil
+	code := 1
+	if exit := new(cli.ExitError); errors.As(checkErr, &exit) {
+		code, checkErr = exit.Code, exit.Err
+	}
+	if checkErr != nil {
+		fmt.Fprintln(r, checkErr)
+	}
+	if err := output.PrintJSON(s, r); err != nil || r.Valid {
+		return err
+	}
+	return &cli.ExitError{Code: code}
+}
+
+// Write adds the lines of a text.
+func (r *Report) Write(text []byte) (int, error) {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			r.Messages = append(r.Messages, string(line))
+		}
+	}
+	return len(text), nil
+}
+
+// AddDiagnostics adds errors and warnings.
+func (r *Report) AddDiagnostics(diags hcl.Diagnostics) {
+	for _, diag := range diags {
+		d := Diagnostic{Severity: "error", Text: diag.Summary}
+		if diag.Severity == hcl.DiagWarning {
+			d.Severity = "warning"
+		}
+		if diag.Detail != "" {
+			d.Text += "; " + diag.Detail
+		}
+		if at := diag.Subject; at != nil {
+			d.File, d.Line, d.Column, d.EndLine, d.EndColumn = at.Filename, at.Start.Line, at.Start.Column, at.End.Line, at.End.Column
+		}
+		r.Diagnostics = append(r.Diagnostics, d)
+	}
+}

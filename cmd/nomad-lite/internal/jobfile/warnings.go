@@ -1,0 +1,119 @@
+package jobfile
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// PrintWarnings prints the warnings of Nomad's API about a job, if there are any.
+func PrintWarnings(w io.Writer, warnings string) {
+	if text := FormatWarnings(warnings); text != "" {
+		fmt.Fprintf(w, "Job Warnings:\n%s\n\n", terminal.SanitizeText([]byte(text), false))
+	}
+}
+
+// Warnings returns the warnings about a canonical job in the form of Nomad's API; empty if there are none.
+func (j *File) Warnings() string {
+	return model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig()))
+}
+
+// PrintWarnings prints the warnings of Nomad's API about a canonical job, each once: with the position of
+// the part, or without if the warning is not one of this program's.
+func (j *File) PrintWarnings(w io.Writer, warnings string) error {
+	faults := make(map[string][]*model.Fault) // by text
+	for _, f := range model.WarningFaults(j.Job, model.NewSchedulerConfig()) {
+		faults[f.Text] = append(faults[f.Text], f)
+	}
+	var diags hcl.Diagnostics
+	var unplaced strings.Builder
+	for _, warning := range parseWarnings(warnings) {
+		line := warning.String()
+		if found := faults[warning.text]; len(found) > 0 && j.jsonName == "" {
+			if len(warning.places) < 2 { // the position names the only place
+				line = warning.text
+			}
+			diags = append(diags, j.newWarning(found[0].Path, line))
+			continue
+		}
+		fmt.Fprintf(&unplaced, "* %s\n", terminal.SanitizeText([]byte(line), false))
+	}
+	if len(diags) == 0 && unplaced.Len() == 0 {
+		return nil
+	}
+	fmt.Fprintf(w, "Job Warnings:\n%s", &unplaced)
+	sortByPosition(diags)
+	if err := jobspec.WriteDiagnostics(w, diags, j.File.SourceTexts); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return nil
+}
+
+// apiWarning is a warning of Nomad's API, with the groups and tasks that it is about.
+type apiWarning struct {
+	text   string
+	places []string
+}
+
+func (w apiWarning) String() string {
+	if len(w.places) == 0 {
+		return w.text
+	}
+	return w.text + " (" + strings.Join(w.places, "; ") + ")"
+}
+
+var (
+	warningCountPattern = regexp.MustCompile(`^\d+ warnings?:$`)
+	warningPlacePattern = regexp.MustCompile(`^(Group|Task) ("[^"]*") has warnings: \d+ errors? occurred:$`)
+	warningHeadPattern  = regexp.MustCompile(`: \d+ errors? occurred:$`)
+)
+
+// FormatWarnings formats warnings of Nomad's API for people: each warning once, in one line, with the
+// groups and tasks that it is about.
+func FormatWarnings(warnings string) string {
+	var lines []string
+	for _, w := range parseWarnings(warnings) {
+		lines = append(lines, "* "+w.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// parseWarnings returns the single warnings of a text of Nomad's API, each once.
+func parseWarnings(text string) []apiWarning {
+	var warnings []apiWarning
+	group, task := "", ""
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "* ") { // a warning about the job, or the head of the warnings about a group
+			group, task = "", ""
+		}
+		line = strings.TrimPrefix(strings.TrimSpace(line), "* ")
+		place := warningPlacePattern.FindStringSubmatch(line)
+		switch {
+		case line == "" || warningCountPattern.MatchString(line):
+		case place != nil && place[1] == "Group":
+			group, task = "group "+place[2], ""
+		case place != nil:
+			task = ", task " + place[2]
+		case warningHeadPattern.MatchString(line): // the warnings of the list follow
+		default:
+			i := slices.IndexFunc(warnings, func(w apiWarning) bool { return w.text == line })
+			if i < 0 {
+				i = len(warnings)
+				warnings = append(warnings, apiWarning{text: line})
+			}
+			if at := group + task; at != "" && !slices.Contains(warnings[i].places, at) {
+				warnings[i].places = append(warnings[i].places, at)
+			}
+		}
+	}
+	return warnings
+}

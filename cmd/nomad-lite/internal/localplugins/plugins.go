@@ -1,0 +1,226 @@
+package localplugins
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+)
+
+// Flags select the plugins of a command, beside the builtin ones, and the agent
+// configuration that applies to them.
+type Flags struct {
+	dir        string
+	configPath string
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
+	f.RegisterConfig(cmd)
+}
+
+// RegisterConfig adds the flag of the configuration to a command that has a plugin directory of its own.
+func (f *Flags) RegisterConfig(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
+}
+
+// RegisterForInstall adds the flags to a command that changes or checks the plugin directory itself.
+func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "the plugin `directory`")
+	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
+}
+
+// ReadForInstall is Read for a command that changes or checks the plugin directory itself. The plugin directory
+// need not exist, and the configuration has no plugin blocks.
+func (f *Flags) ReadForInstall(s *cli.Streams) (Plugins, error) {
+	withoutDir := *f
+	withoutDir.dir = ""
+	p, err := withoutDir.Read(s)
+	if err != nil {
+		return p, err
+	}
+	p.Config.Plugins, p.Config.Hooks = nil, nil
+	if p.Config.PluginDir = cmp.Or(f.dir, p.Config.PluginDir); p.Config.PluginDir == "" {
+		return p, errors.New("no plugin directory: name it with -plugin-dir, or name the agent's configuration, which has a plugin_dir, with -config")
+	}
+	return p, nil
+}
+
+// AreSet reports whether the flags name plugins or a configuration.
+func (f *Flags) AreSet() bool { return f.dir != "" || f.configPath != "" }
+
+// Plugins are the plugins that a command uses without an agent.
+type Plugins struct{ Config *config.Config }
+
+// Read reads the agent configuration that the flags name. It prints errors and warnings to standard
+// error.
+func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
+	var files []string
+	if f.configPath != "" {
+		files = append(files, f.configPath)
+	}
+	c, err := agentconfig.ReadFiles(files, s)
+	if err != nil {
+		return Plugins{}, err
+	}
+	if f.dir != "" {
+		// The directory of the -plugin-dir flag must exist. A plugin directory in a configuration
+		// file can be created later.
+		if _, err := os.ReadDir(f.dir); err != nil {
+			return Plugins{}, fmt.Errorf("plugin-dir: %w", err)
+		}
+		c.PluginDir = f.dir
+	}
+	c.DataDir = "" // only the agent itself may use its data directory
+	return Plugins{c}, nil
+}
+
+// NewCatalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
+// which hooks with a hook block are added; nil means all builtin plugins and all plugins
+// with a plugin block.
+func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
+	if wanted != nil {
+		wanted = append(slices.Clip(wanted), p.HookNames()...)
+	}
+	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: wanted, Logger: logger}
+	for _, name := range builtins.Names() {
+		if builtins.All[name].Kind == base.TypeDriver && agentconfig.DriverIsDisabled(p.Config, name) {
+			continue
+		}
+		// Running a job in the foreground enables the builtins that it needs. A plugin
+		// block for a builtin takes precedence.
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Config: builtins.DevPluginConfigs[name], Options: agentconfig.BuiltinOptions(p.Config, name)}
+		c.Builtins = append(c.Builtins, builtin)
+	}
+	return catalog.New(c)
+}
+
+// HookNames returns the names of the hooks with a hook block.
+func (p Plugins) HookNames() []string {
+	var hookNames []string
+	for _, rule := range p.Config.Hooks {
+		hookNames = append(hookNames, rule.Name)
+	}
+	return hookNames
+}
+
+// OptionalHookNames returns the names of the hooks whose failure does not prevent tasks from
+// running.
+func (p Plugins) OptionalHookNames() []string {
+	var hookNames []string
+	for _, rule := range p.Config.Hooks {
+		if rule.WarnOnError {
+			hookNames = append(hookNames, rule.Name)
+		}
+	}
+	return hookNames
+}
+
+// AgentConfig returns the configuration of an agent that has only these plugins.
+func (p Plugins) AgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	return agentconfig.New(p.Config, plugins, logger)
+}
+
+// DriverNames returns the names of the drivers that a job can use. It starts no plugin: a file
+// counts as the driver of its name.
+func (p Plugins) DriverNames(wanted []string) ([]string, error) {
+	known, err := p.NewCatalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
+	if err != nil {
+		return nil, err
+	}
+	var driverNames []string
+	for _, entry := range known.Entries() {
+		if entry.Type != base.TypeHook {
+			driverNames = append(driverNames, entry.DriverName())
+		}
+	}
+	slices.Sort(driverNames)
+	return slices.Compact(driverNames), nil
+}
+
+// AllNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory. Some
+// files may not be plugins.
+func (p Plugins) AllNames() []string {
+	names := builtins.Names()
+	entries, _ := os.ReadDir(p.Config.PluginDir) // a missing directory has no plugins
+	for _, entry := range entries {
+		info, err := os.Stat(filepath.Join(p.Config.PluginDir, entry.Name()))
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			names = append(names, strings.TrimSuffix(entry.Name(), ".exe"))
+		}
+	}
+	return names
+}
+
+// launchTimeout is longer than the launch timeout of a plugin.
+const launchTimeout = 90 * time.Second
+
+// WaitPlugins blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no error.
+// It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
+func WaitPlugins(ctx context.Context, a *agent.Agent) error {
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	return errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx))
+}
+
+// RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the
+// agent.
+func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
+	logger := hclog.NewNullLogger() // the log is dropped, because the caller reports plugins that do not start
+	known, err := plugins.NewCatalog(wanted, logger)
+	if err != nil {
+		return err
+	}
+	a, err := agent.Open(ctx, plugins.AgentConfig(known, logger))
+	if err != nil {
+		return err
+	}
+	do(a)
+	return a.Close()
+}
+
+// StartOnce starts the plugin with a file name in a temporary agent, and returns its state. The name must have a plugin
+// block. The error describes why the plugin does not start, or is the cause of the end of ctx.
+func StartOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
+	var waitErr error
+	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
+		waitErr = WaitPlugins(ctx, a)
+		for _, p := range a.Plugins() {
+			if p.Name == name && !p.Builtin {
+				started = p
+			}
+		}
+	})
+	switch {
+	case ctx.Err() != nil:
+		return started, context.Cause(ctx)
+	case runErr != nil:
+		return started, runErr
+	case started.Err != nil:
+		return started, launch.WithPanicLines(started.Err)
+	case waitErr != nil:
+		return started, waitErr
+	case started.Serves.Name == "":
+		return started, fmt.Errorf("plugin %q has not started", name)
+	}
+	return started, nil
+}

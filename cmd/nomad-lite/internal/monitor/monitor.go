@@ -1,0 +1,333 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+)
+
+// Flags select how a command follows the effects of its change. They are Nomad's
+// flags.
+type Flags struct {
+	Detach  bool
+	Verbose bool
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Detach, "detach", false, "do not watch: print the id of the evaluation and return")
+	f.registerVerbose(cmd)
+}
+
+func (f *Flags) registerVerbose(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
+}
+
+// WatchOrPrintEvaluation follows an evaluation, or with -detach prints its id. An empty evalID, as for a periodic or
+// parameterized job, is no error.
+func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
+	if evalID == "" {
+		return nil
+	}
+	if f.Detach {
+		_, err := fmt.Fprintln(s.Out, "Evaluation ID:", evalID)
+		return err
+	}
+	return New(s, c, namespace, f.Verbose).WatchEvaluation(ctx, evalID)
+}
+
+// Monitor follows an evaluation until it is complete, as Nomad's command line does. If the
+// evaluation has a deployment, monitor follows the deployment to its end.
+type Monitor struct {
+	client    *api.Client
+	streams   *cli.Streams
+	namespace string
+	verbose   bool
+	screen    *terminal.Screen // nil unless standard output is a terminal
+}
+
+// New returns a monitor that prints to the standard output of a command.
+func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor {
+	m := &Monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
+	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.W, s.Out) {
+		m.screen = screen
+	}
+	return m
+}
+
+// printPage writes a page. On a terminal, the text in live stays below the page until the next
+// call.
+func (m *Monitor) printPage(p *output.Page, live string) error {
+	if m.screen == nil {
+		return output.Print(m.streams, p)
+	}
+	return m.screen.Show([]byte(p.Text.String()), func(_, rows int) []string {
+		lines := strings.Split(strings.TrimSuffix(live, "\n"), "\n")
+		if live == "" || len(lines) >= rows {
+			return nil
+		}
+		return lines
+	})
+}
+
+func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
+
+func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
+
+// placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
+const placementFailureExitCode = 2
+
+// WatchEvaluation follows an evaluation and its deployment. It returns an error with the exit code: 2
+// when an allocation could not be placed, 1 when a deployment has failed.
+func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
+	deploymentID, err := m.watchUntilProcessed(ctx, id)
+	if deploymentID == "" {
+		return err
+	}
+	return m.WatchDeployment(ctx, deploymentID)
+}
+
+// watchUntilProcessed follows an evaluation, without its deployment, whose id it returns. The error has
+// the exit code 2 when an allocation could not be placed.
+func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
+	p := m.newPage()
+	p.Heading("Monitoring evaluation %q", m.id(id))
+	seen := make(map[string]string) // client status by allocation id
+	q, told, status := apiclient.QueryOptions(ctx, m.namespace), false, api.EvalStatusPending
+	deployment := ""
+	for {
+		eval, meta, err := m.client.Evaluations().Info(id, q)
+		if err != nil {
+			return "", apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
+		}
+		switch {
+		case told:
+		case eval.JobID == "" && eval.NodeID != "":
+			p.DetailLine("Evaluation triggered by node %q", m.id(eval.NodeID))
+		default:
+			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
+		}
+		told = true
+		if deployment == "" && eval.DeploymentID != "" {
+			deployment = eval.DeploymentID
+			p.DetailLine("Evaluation within deployment: %q", m.id(deployment))
+		}
+		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
+		if err != nil {
+			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
+		}
+		slices.Reverse(allocs) // newest first
+		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
+		if eval.Status != status {
+			p.DetailLine("Evaluation status changed: %q -> %q", status, output.StatusCell(eval.Status))
+			status = eval.Status
+		}
+		switch eval.Status {
+		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
+			return m.finishEvaluation(ctx, p, eval)
+		case "":
+			return "", fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
+		}
+		if err := m.printPage(p, ""); err != nil {
+			return "", err
+		}
+		p = m.newPage()
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+			return "", err
+		}
+	}
+}
+
+// WaitForNextIndex makes the next query block until the index of the last answer changes. If the
+// server sends no index, WaitForNextIndex waits for a second.
+func WaitForNextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
+		return Sleep(ctx, time.Second)
+	}
+	return nil
+}
+
+// Sleep waits, or returns the cause of the end of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// addAllocChanges adds a line for each allocation whose client status is not the one in seen, and updates seen.
+// Allocations that were created before createIndex are modified, not created.
+func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListStub, createIndex uint64, seen map[string]string) {
+	for _, a := range allocs {
+		before, known := seen[a.ID]
+		seen[a.ID] = a.ClientStatus
+		switch {
+		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
+		case !known && a.CreateIndex >= createIndex:
+			p.DetailLine("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+		case !known:
+			p.DetailLine("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+		case before != a.ClientStatus:
+			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
+		}
+	}
+}
+
+func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
+	var exitErr error
+	if len(eval.FailedTGAllocs) == 0 {
+		p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
+	} else {
+		exitErr = &cli.ExitError{Code: placementFailureExitCode}
+		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.id(eval.ID), eval.Status)
+		missingDrivers := taskreason.MissingDrivers(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
+		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
+		if eval.StatusDescription != "" {
+			p.DetailLine("%s", eval.StatusDescription)
+		}
+	}
+	if eval.BlockedEval != "" {
+		p.DetailLine("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
+	}
+	if eval.NextEval != "" {
+		p.DetailLine("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
+		if err := m.printPage(p, ""); err != nil {
+			return "", err
+		}
+		if err := Sleep(ctx, eval.Wait); err != nil {
+			return "", err
+		}
+		return m.watchUntilProcessed(ctx, eval.NextEval)
+	}
+	if err := m.printPage(p, ""); err != nil {
+		return "", err
+	}
+	return eval.DeploymentID, exitErr
+}
+
+// WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it redraws
+// the deployment in place; elsewhere it prints a page for each change.
+func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
+	p := m.newPage()
+	p.Heading("Monitoring deployment %q", m.id(id))
+	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
+	q.WaitTime = time.Second // the tasks and the elapsed time change more often than the deployment
+	for {
+		d, meta, err := m.client.Deployments().Info(id, q)
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
+		}
+		state := m.newPage()
+		var now time.Time // without a terminal no countdown, which would print a new page each second
+		if m.screen != nil {
+			now = time.Now()
+		}
+		state.Indent("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d, now) })
+		if err != nil {
+			return err
+		}
+		ended := isDeploymentEnded(d.Status)
+		live := ""
+		switch {
+		case m.screen != nil && !ended:
+			live = state.Text.String() + fmt.Sprintf("    %s so far\n", output.FormatDuration(time.Since(start)))
+		case shown != state.Text.String():
+			shown = state.Text.String()
+			p.Line("    %s", time.Now().Format(time.RFC3339))
+			p.Text.WriteString(shown)
+		}
+		if err := m.printPage(p, live); err != nil {
+			return err
+		}
+		p = m.newPage()
+		switch {
+		case d.Status == api.DeploymentStatusSuccessful:
+			return nil
+		case d.Status == api.DeploymentStatusFailed:
+			if err := m.watchRollback(ctx, d); err != nil {
+				return err
+			}
+			return &cli.ExitError{Code: 1}
+		case ended:
+			return &cli.ExitError{Code: 1}
+		case d.Status == "":
+			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
+		}
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+			return err
+		}
+	}
+}
+
+func isDeploymentEnded(status string) bool {
+	switch status {
+	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
+		return true
+	}
+	return false
+}
+
+// AddDeploymentState adds a deployment, its tasks that do not run and, with -verbose, its allocations.
+// It formats the times of restarts as delays from now, or as times of day if now is zero.
+func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
+	tables.PrintDeployment(p, d, m.verbose)
+	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		if !m.verbose {
+			return nil // the reasons of tasks are an addition, the deployment can be watched without them
+		}
+		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
+	}
+	if m.verbose {
+		p.Section("Allocations")
+		tables.PrintAllocations(p, allocs, true)
+	}
+	job := m.readJob(ctx, d.JobID)
+	if evals, _, err := m.client.Jobs().Evaluations(d.JobID, apiclient.QueryOptions(ctx, m.namespace)); err == nil && !isDeploymentEnded(d.Status) {
+		taskreason.PrintPlacementFailure(ctx, p, m.client, job, evals)
+	}
+	taskreason.PrintReasonsForJob(ctx, p, m.client, job, allocs, now, m.verbose)
+	return nil
+}
+
+// readJob returns a job, or nil if it cannot be read.
+func (m *Monitor) readJob(ctx context.Context, id string) *api.Job {
+	job, _, err := m.client.Jobs().Info(id, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		return nil
+	}
+	return job
+}
+
+// watchRollback follows the deployment that an auto_revert has started.
+func (m *Monitor) watchRollback(ctx context.Context, failedOne *api.Deployment) error {
+	for _, group := range failedOne.TaskGroups {
+		if group == nil || !group.AutoRevert {
+			continue
+		}
+		if err := Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, apiclient.QueryOptions(ctx, m.namespace))
+		if err != nil || next == nil || next.ID == failedOne.ID {
+			return err
+		}
+		_ = m.WatchDeployment(ctx, next.ID) // the failed deployment determines the exit code
+		return nil
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// AllocsToStop returns the allocations of a job that have a task that has not ended.
+func AllocsToStop(ctx context.Context, c *api.Client, namespace, jobID string) ([]*api.AllocationListStub, error) {
+	allocs, _, err := c.Jobs().Allocations(jobID, true, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
+	}
+	return slices.DeleteFunc(tables.SortAllocationsNewestFirst(allocs), hasEnded), nil
+}
+
+// hasEnded reports whether all tasks of an allocation have ended. The client status alone can be
+// failed while a poststop task runs.
+func hasEnded(a *api.AllocationListStub) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusLost:
+		return true
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed:
+		return !slices.ContainsFunc(slices.Collect(maps.Values(a.TaskStates)), func(t *api.TaskState) bool {
+			return t != nil && t.State == model.TaskRunning
+		})
+	}
+	return false
+}
+
+// WatchStop follows the evaluation of a stopped job, unless evalID is empty, and prints how the tasks of
+// the job end. It returns when all tasks of the allocations have ended, poststop tasks too. The agent
+// stops the allocations also if ctx ends before.
+func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping []*api.AllocationListStub) error {
+	if evalID != "" {
+		// The stop cancels a deployment that is active, which is no error.
+		if _, err := m.watchUntilProcessed(ctx, evalID); err != nil {
+			return err
+		}
+	}
+	p := m.newPage()
+	p.Heading("Stopping job %q", jobID)
+	taskStates := make(map[string]string) // by allocation id and task name
+	for _, a := range stopping {
+		p.DetailLine("Allocation %q, group %q: stopping %s", m.id(a.ID), a.TaskGroup, formatUnendedTasks(a))
+		for name, state := range a.TaskStates {
+			taskStates[a.ID+"/"+name] = apiclient.Deref(state).State
+		}
+	}
+	q := apiclient.QueryOptions(ctx, m.namespace)
+	for len(stopping) > 0 {
+		if err := m.printPage(p, ""); err != nil {
+			return err
+		}
+		p = m.newPage()
+		allocs, meta, err := m.client.Jobs().Allocations(jobID, true, q)
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
+		}
+		if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == "" }); i >= 0 {
+			return fmt.Errorf("list allocations of job %q: the answer does not contain the status of allocation %q", jobID, m.id(allocs[i].ID))
+		}
+		// An allocation that the agent has removed has ended.
+		stopping = slices.DeleteFunc(stopping, func(before *api.AllocationListStub) bool {
+			i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ID == before.ID })
+			if i < 0 {
+				return true
+			}
+			m.addTaskChanges(p, allocs[i], taskStates)
+			if !hasEnded(allocs[i]) {
+				return false
+			}
+			p.DetailLine("Allocation %q stopped: %s", m.id(before.ID), output.StatusCell(allocs[i].ClientStatus))
+			return true
+		})
+		if len(stopping) == 0 {
+			break
+		}
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+			return err
+		}
+	}
+	p.Heading("Job %q stopped", jobID)
+	return m.printPage(p, "")
+}
+
+// formatUnendedTasks lists the tasks of an allocation that have not ended, each with its state.
+func formatUnendedTasks(a *api.AllocationListStub) string {
+	var tasks []string
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		if state := apiclient.Deref(a.TaskStates[name]).State; state != model.TaskDead {
+			tasks = append(tasks, fmt.Sprintf("task %q (%s)", name, state))
+		}
+	}
+	if len(tasks) == 0 {
+		return "tasks that have not started"
+	}
+	return strings.Join(tasks, ", ")
+}
+
+// addTaskChanges adds a line for each task whose state is not the one in before, and updates before.
+func (m *Monitor) addTaskChanges(p *output.Page, a *api.AllocationListStub, before map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		state := a.TaskStates[name]
+		if state == nil || before[a.ID+"/"+name] == state.State {
+			continue
+		}
+		before[a.ID+"/"+name] = state.State
+		switch state.State {
+		case model.TaskRunning:
+			p.DetailLine("Task %q of allocation %q started", name, m.id(a.ID))
+		case model.TaskDead:
+			change := "ended"
+			if reason := taskreason.FromTaskState(state, time.Time{}); reason != (taskreason.Reason{}) {
+				change += ": " + reason.String()
+			}
+			p.DetailLine("Task %q of allocation %q %s", name, m.id(a.ID), change)
+		}
+	}
+}

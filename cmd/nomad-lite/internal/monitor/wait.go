@@ -1,0 +1,194 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// PrintLogsFunc shows the output of a job's tasks until the job has ended.
+type PrintLogsFunc func(context.Context, *api.Client, *api.Job, *cli.Streams) error
+
+// WaitFlags let a command that starts a job wait until the job has ended.
+type WaitFlags struct {
+	Wait bool
+	Logs bool
+}
+
+// Register adds the flags to a command.
+func (f *WaitFlags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Wait, "wait", false, "wait until the job has ended; its success is the exit code")
+	cmd.Flags().BoolVar(&f.Logs, "logs", false, "with -wait, show what the tasks write")
+}
+
+// Check rejects flags that exclude each other.
+func (f *WaitFlags) Check(detach bool) error {
+	switch {
+	case f.Wait && detach:
+		return errors.New("-wait and -detach exclude each other: leave one out")
+	case f.Logs && !f.Wait:
+		return errors.New("-logs shows the output until the job ends: add -wait")
+	}
+	return nil
+}
+
+// WaitForJob follows an evaluation, and then its job until the job has ended. It returns an error with the
+// exit code: 2 if no allocation was placed, 1 if a task did not end successfully. An empty evalID means that
+// the job has been evaluated earlier. With -logs it calls printLogs.
+func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID string, printLogs PrintLogsFunc) error {
+	job, _, err := m.client.Jobs().Info(jobID, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read job %q", jobID), err)
+	}
+	w := &jobWaiter{Monitor: m, job: job, reasons: make(map[string]string)}
+	if err := w.watchPlacement(ctx, evalID); err != nil {
+		return err
+	}
+	logsCtx, stopLogs := context.WithCancel(ctx)
+	defer stopLogs()
+	var logs sync.WaitGroup
+	if f.Logs {
+		logs.Go(func() {
+			if err := printLogs(logsCtx, m.client, job, m.streams); err != nil {
+				fmt.Fprintf(m.streams.Err, "warning: the output of job %q is not shown: %v\n", jobID, err)
+			}
+		})
+	}
+	allocs, err := w.waitUntilEnded(ctx)
+	if err != nil {
+		stopLogs()
+		logs.Wait()
+		return err
+	}
+	logs.Wait()
+	return w.printResult(ctx, allocs)
+}
+
+// jobWaiter waits until one version of a job has ended.
+type jobWaiter struct {
+	*Monitor
+	job      *api.Job
+	statuses map[string]string // last known client status by allocation id; nil before the first list
+	reasons  map[string]string // last shown reason by allocation id and task name
+}
+
+// watchPlacement follows the evaluation. Placement failures are an error only if no allocation was placed.
+func (w *jobWaiter) watchPlacement(ctx context.Context, evalID string) error {
+	if evalID == "" {
+		return nil
+	}
+	err := w.WatchEvaluation(ctx, evalID)
+	if exit := new(cli.ExitError); !errors.As(err, &exit) || exit.Code != placementFailureExitCode {
+		return err
+	}
+	allocs, _, listErr := w.listAllocs(apiclient.QueryOptions(ctx, w.namespace))
+	if listErr != nil || len(allocs) > 0 {
+		return listErr
+	}
+	return err
+}
+
+// listAllocs returns the allocations of the job's version.
+func (w *jobWaiter) listAllocs(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+	id := apiclient.Deref(w.job.ID)
+	allocs, meta, err := w.client.Jobs().Allocations(id, false, q)
+	if err != nil {
+		return nil, nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
+	}
+	version := apiclient.Deref(w.job.Version)
+	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a == nil || a.JobVersion != version }), meta, nil
+}
+
+// waitUntilEnded prints the changes of the allocations until all have ended and none will follow.
+func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListStub, error) {
+	q := apiclient.QueryOptions(ctx, w.namespace)
+	for over := false; ; {
+		allocs, meta, err := w.listAllocs(q)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.printChanges(ctx, allocs); err != nil {
+			return nil, err
+		}
+		if over {
+			return allocs, nil
+		}
+		q.WaitTime = 0
+		if !slices.ContainsFunc(allocs, isRunning) {
+			if over, err = w.isJobOver(ctx); err != nil {
+				return nil, err
+			}
+			q.WaitTime = time.Second // the job can end without a change of its allocations
+		}
+		if over { // an allocation can have been created and have ended since the list was read
+			q.WaitIndex = 0
+			continue
+		}
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func isRunning(a *api.AllocationListStub) bool {
+	return !apiclient.HasTerminalStatus(a)
+}
+
+// isJobOver reports whether the job's version gets no more allocations.
+func (w *jobWaiter) isJobOver(ctx context.Context) (bool, error) {
+	id := apiclient.Deref(w.job.ID)
+	job, _, err := w.client.Jobs().Info(id, apiclient.QueryOptions(ctx, w.namespace))
+	switch {
+	case apiclient.IsNotFound(err):
+		return false, fmt.Errorf("job %q was removed before it had ended", id)
+	case err != nil:
+		return false, apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+	}
+	return apiclient.Deref(job.Status) == model.JobDead || apiclient.Deref(job.Version) != apiclient.Deref(w.job.Version), nil
+}
+
+// printChanges prints the allocations whose status has changed, and why tasks do not run.
+func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationListStub) error {
+	p := w.newPage()
+	if w.statuses == nil { // the evaluation's monitor has shown these allocations
+		w.statuses = make(map[string]string)
+		w.addAllocChanges(w.newPage(), allocs, 0, w.statuses)
+	}
+	w.addAllocChanges(p, allocs, 0, w.statuses)
+	// The result shows the tasks of failed allocations, unless another allocation follows.
+	tasks := slices.DeleteFunc(taskreason.FindTasksNotRunning(w.job, allocs, time.Time{}), func(t taskreason.Task) bool {
+		return t.Reason.IsBeingSetUp() || t.Alloc.ClientStatus == api.AllocClientStatusFailed && t.Alloc.FollowupEvalID == ""
+	})
+	taskreason.ReadLastLines(ctx, w.client, tasks)
+	for _, t := range tasks {
+		key, text := t.Alloc.ID+t.Name, t.Reason.String()
+		if w.reasons[key] != text {
+			w.reasons[key] = text
+			p.DetailLine("Task %q of allocation %q: %s", t.Name, w.id(t.Alloc.ID), text)
+		}
+	}
+	return w.printPage(p, "")
+}
+
+// printResult prints that the job was successful, or returns the error with its failures.
+func (w *jobWaiter) printResult(ctx context.Context, allocs []*api.AllocationListStub) error {
+	failures := taskreason.FindFailures(w.job, allocs, false)
+	taskreason.ReadLastLines(ctx, w.client, failures)
+	if err := taskreason.JobError(w.job, failures); err != nil {
+		return &cli.ExitError{Code: 1, Err: err}
+	}
+	p := w.newPage()
+	p.Heading("%s", taskreason.SuccessText(apiclient.Deref(w.job.ID)))
+	return w.printPage(p, "")
+}

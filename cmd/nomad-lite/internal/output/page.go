@@ -1,0 +1,222 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+)
+
+// Page is the output of a command for a person. Text from an agent goes through its cells,
+// which drop sequences that would change the terminal.
+type Page struct {
+	Text        strings.Builder
+	colours     bool
+	commandLine []string // arguments of the program, for NextPageHint
+}
+
+// NewPage returns an empty page for the standard output of a command.
+func NewPage(s *cli.Streams) *Page {
+	return &Page{colours: s.SupportsColours(s.Out), commandLine: s.CommandLine}
+}
+
+// Print writes the page to standard output.
+func Print(s *cli.Streams, p *Page) error {
+	_, err := io.WriteString(s.Out, p.Text.String())
+	return err
+}
+
+// FormatCell returns a value as one line of text.
+func (p *Page) FormatCell(value any) string {
+	colour := ""
+	switch c := value.(type) {
+	case blank:
+		return ""
+	case ColoredCell:
+		colour, value = c.Colour, c.Text
+	}
+	text := terminal.SingleLine(fmt.Sprint(value))
+	if text == "" {
+		return EmptyCell
+	}
+	return p.Colourize(colour, text)
+}
+
+// Colourize returns the text in the colour, or the plain text if the page has no colours.
+func (p *Page) Colourize(colour, text string) string {
+	if colour == "" || !p.colours {
+		return text
+	}
+	return colour + text + terminal.ColourReset
+}
+
+// Line adds a line. Its arguments become cells.
+func (p *Page) Line(format string, args ...any) {
+	for i, arg := range args {
+		switch arg.(type) {
+		case string, ColoredCell, fmt.Stringer, error:
+			args[i] = p.FormatCell(arg)
+		}
+	}
+	fmt.Fprintf(&p.Text, format+"\n", args...)
+}
+
+// Section adds the title of a new part.
+func (p *Page) Section(title string) {
+	if p.Text.Len() > 0 {
+		p.Text.WriteByte('\n')
+	}
+	p.Text.WriteString(p.Colourize(terminal.ColourBold, title) + "\n")
+}
+
+// Table is rows of cells in aligned columns.
+type Table struct {
+	Titles []string
+	Rows   [][]any
+}
+
+// NewTable returns a table with these titles.
+func NewTable(head ...string) *Table { return &Table{Titles: head} }
+
+// Row adds a row.
+func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
+
+// Pairs are rows of two cells, aligned at an equals sign.
+type Pairs [][2]any
+
+// Table adds a table.
+func (p *Page) Table(t *Table) { p.writeTable("", t) }
+
+// writeTable adds a table with a prefix on each line.
+func (p *Page) writeTable(indent string, t *Table) {
+	rows := make([][]string, 0, len(t.Rows)+1)
+	if t.Titles != nil {
+		head := make([]string, len(t.Titles))
+		for i, title := range t.Titles {
+			head[i] = p.Colourize(terminal.ColourBold, title)
+		}
+		rows = append(rows, head)
+	}
+	for _, row := range t.Rows {
+		cells := make([]string, len(row))
+		for i, value := range row {
+			cells[i] = p.FormatCell(value)
+		}
+		rows = append(rows, cells)
+	}
+	p.writeAligned(indent, "  ", rows)
+}
+
+// Pairs adds pairs.
+func (p *Page) Pairs(all Pairs) { p.PairsWithGap(" = ", all) }
+
+// PairsWithGap adds pairs whose cells are separated by gap.
+func (p *Page) PairsWithGap(gap string, all Pairs) {
+	rows := make([][]string, len(all))
+	for i, pair := range all {
+		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.FormatCell(pair[1])}
+	}
+	p.writeAligned("", gap, rows)
+}
+
+func (p *Page) writeAligned(indent, gap string, rows [][]string) {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], terminal.DisplayWidth(cell))
+		}
+	}
+	for _, row := range rows {
+		p.Text.WriteString(indent)
+		for i, cell := range row {
+			p.Text.WriteString(cell)
+			if i < len(row)-1 {
+				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.DisplayWidth(cell)) + gap)
+			}
+		}
+		p.Text.WriteByte('\n')
+	}
+}
+
+// TableOrMessage adds a table, or the given message if the table is empty.
+func (p *Page) TableOrMessage(t *Table, nothing string) {
+	if len(t.Rows) == 0 {
+		p.Line("%s", nothing)
+		return
+	}
+	p.Table(t)
+}
+
+// SortedPairs returns the entries of a map, sorted by key.
+func SortedPairs(m map[string]string) Pairs {
+	var all Pairs
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, [2]any{name, m[name]})
+	}
+	return all
+}
+
+// Lines adds a text of several lines from an agent.
+func (p *Page) Lines(text string) {
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		p.Text.WriteString(strings.TrimRight(string(terminal.SanitizeText([]byte(line), false)), "\n") + "\n")
+	}
+}
+
+// Indent calls add, and puts indent before each line that add writes, except for empty lines.
+func (p *Page) Indent(indent string, add func(*Page)) {
+	inner := &Page{colours: p.colours}
+	add(inner)
+	for line := range strings.Lines(inner.Text.String()) {
+		if line != "\n" {
+			line = indent + line
+		}
+		_, _ = io.WriteString(&p.Text, line) // a strings.Builder returns no error
+	}
+}
+
+// NextPageHint adds the command line that shows the next page of a list, if the list has one.
+func (p *Page) NextPageHint(meta *api.QueryMeta) {
+	if meta != nil && meta.NextToken != "" {
+		p.Line("")
+		p.Line("Results have been paginated. To get the next page run:")
+		p.Line("")
+		p.Line("%s", formatNextPageCommand(p.commandLine, meta.NextToken))
+	}
+}
+
+// formatNextPageCommand returns a command line with this page token, which replaces the token of the
+// present page.
+func formatNextPageCommand(args []string, token string) string {
+	words := []string{"nomad-lite"}
+	for i := 0; i < len(args); i++ {
+		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		switch {
+		case args[i] == name || name != "page-token":
+			words = append(words, cli.ShellWord(args[i]))
+		case !hasValue:
+			i++ // the token of this page
+		}
+	}
+	return strings.Join(append(words, "-page-token", token), " ")
+}
+
+// Heading adds the first line about a watched object.
+func (p *Page) Heading(format string, args ...any) {
+	p.Line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}
+
+// DetailLine adds one of the lines below a heading.
+func (p *Page) DetailLine(format string, args ...any) {
+	p.Line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}

@@ -1,0 +1,204 @@
+package plugindev
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+const (
+	// debugPollInterval is the time between two checks whether a debugged program listens, or has a debugger.
+	debugPollInterval = 50 * time.Millisecond
+	// debuggerExitTimeout is how long a debugger may take to end, before it is killed.
+	debuggerExitTimeout = 2 * time.Second
+)
+
+// Debugger starts a program in a debugger, or so that one can be attached. A host with the environment variable
+// of Env uses the process.
+type Debugger struct {
+	Name   string // of the driver, hook or device plugin
+	Socket string // of the process
+	Args   []string
+	// In ends the wait for a debugger by a line or its end, if it is a file.
+	In io.Reader
+	// Print shows a message to the user, or a line of the process.
+	Print func(string)
+
+	cmd    *exec.Cmd     // nil if no process was started
+	exited chan struct{} // closed when cmd has exited
+	// program is the process of the program, which the debugger has started; zero before it listens.
+	program osprocess.ID
+}
+
+// Env returns the name and the value of the variable by which a host attaches to the process.
+func (d *Debugger) Env() (name, value string) { return sdk.EnvDebug, d.Name + "=" + d.Socket }
+
+// Start starts the program, and blocks until it listens for a host. With dlv on the PATH, the program starts in
+// dlv and waits for the first command of a client. Without dlv, Start waits until a debugger is attached, or for
+// a line of input.
+func (d *Debugger) Start(ctx context.Context, program string) error {
+	dlv, err := exec.LookPath("dlv")
+	hasDelve := err == nil
+	if hasDelve {
+		args := []string{"exec", "--headless", "--accept-multiclient", "--api-version=2", "--listen=127.0.0.1:0", program}
+		if len(d.Args) > 0 {
+			args = append(append(args, "--"), d.Args...)
+		}
+		d.cmd = exec.Command(dlv, args...)
+	} else {
+		d.cmd = exec.Command(program, d.Args...)
+	}
+	if err := d.run(); err != nil {
+		return err
+	}
+	if err := d.waitListening(ctx); err != nil {
+		return errors.Join(err, d.Stop())
+	}
+	if hasDelve {
+		return nil
+	}
+	d.Print(fmt.Sprintf(`%[1]s runs as process %[2]d; there is no dlv: go install github.com/go-delve/delve/cmd/dlv@latest
+attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.program.PID))
+	return d.waitAttached(ctx)
+}
+
+// run starts cmd, and shows its output.
+func (d *Debugger) run() error {
+	name, value := d.Env()
+	d.cmd.Env = append(os.Environ(), name+"="+value)
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the command, which ends the process last
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	d.cmd.Stdout, d.cmd.Stderr = write, write
+	if err := errors.Join(d.cmd.Start(), write.Close()); err != nil {
+		return errors.Join(fmt.Errorf("debug %s: %w", d.Name, err), read.Close())
+	}
+	d.exited, d.program = make(chan struct{}), osprocess.ID{}
+	var output sync.WaitGroup
+	output.Go(func() {
+		defer read.Close()
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			d.printLine(lines.Text())
+		}
+	})
+	cmd, exited := d.cmd, d.exited // Stop, which waits for this goroutine only for a while, changes the fields
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait() // the state of the process has the result
+		output.Wait()
+	}()
+	return nil
+}
+
+// printLine shows a line of the debugger or of the program.
+func (d *Debugger) printLine(line string) {
+	if address, ok := strings.CutPrefix(line, "API server listening at: "); ok {
+		d.Print(fmt.Sprintf("%s waits in the debugger: dlv connect %s, then continue", d.Name, address))
+		return
+	}
+	d.Print(d.Name + ": " + line)
+}
+
+// waitListening blocks until the program listens on the socket.
+func (d *Debugger) waitListening(ctx context.Context) error {
+	for {
+		conn, err := net.Dial("unix", d.Socket)
+		if err == nil {
+			peer, err := osprocess.PeerCredentials(conn.(*net.UnixConn))
+			if err == nil {
+				d.program, err = osprocess.LookupID(int(peer.Pid))
+			}
+			if err = errors.Join(err, conn.Close()); err != nil {
+				return fmt.Errorf("debug %s: %w", d.Name, err)
+			}
+			return nil
+		}
+		select {
+		case <-time.After(debugPollInterval):
+		case <-d.exited:
+			return fmt.Errorf("debug %s: the process has ended (%s) before it listened for a host: is the plugin built with the sdk?", d.Name, d.cmd.ProcessState)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// waitAttached blocks until a debugger is attached to the program, or until a line or the end of the input.
+func (d *Debugger) waitAttached(ctx context.Context) error {
+	input, _ := d.In.(*os.File)
+	for !d.isTraced() && !hasInput(input) {
+		select {
+		case <-time.After(debugPollInterval):
+		case <-d.exited:
+			return fmt.Errorf("debug %s: the process has ended: %s", d.Name, d.cmd.ProcessState)
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), d.Stop())
+		}
+	}
+	return nil
+}
+
+// isTraced reports whether a debugger is attached to the program.
+func (d *Debugger) isTraced() bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.program.PID)) // a process that has exited has no debugger
+	for line := range strings.Lines(string(status)) {
+		if tracer, ok := strings.CutPrefix(line, "TracerPid:"); ok {
+			return strings.TrimSpace(tracer) != "0"
+		}
+	}
+	return false
+}
+
+// hasInput reads the input if there is some, without blocking, and reports whether there was a line or the end.
+func hasInput(input *os.File) bool {
+	if input == nil {
+		return true
+	}
+	poll := []unix.PollFd{{Fd: int32(input.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, 0); n == 0 || err != nil {
+		return false
+	}
+	text := make([]byte, 1024)
+	n, err := input.Read(text)
+	return err != nil || strings.Contains(string(text[:n]), "\n")
+}
+
+// Stop ends the debugger and the program. It does nothing if they have ended.
+func (d *Debugger) Stop() error {
+	if d.cmd == nil {
+		return nil
+	}
+	group := -d.cmd.Process.Pid
+	_ = syscall.Kill(group, syscall.SIGTERM) // an error means that the group has ended
+	select {
+	case <-d.exited:
+	case <-time.After(debuggerExitTimeout):
+		_ = syscall.Kill(group, syscall.SIGKILL)
+	}
+	d.cmd = nil
+	err := os.Remove(d.Socket)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if d.program.PID == 0 {
+		return err
+	}
+	// A debugger that was killed can leave its program behind.
+	return errors.Join(err, d.program.KillAndWait())
+}

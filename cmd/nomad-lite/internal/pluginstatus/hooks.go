@@ -1,0 +1,67 @@
+package pluginstatus
+
+import (
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+)
+
+// Hook is a hook as its agent reports it. It is part of the agent's configuration in
+// agent self, because Nomad's clients have no other field for it.
+type Hook struct {
+	Name        string
+	Version     string
+	Health      string
+	Description string   // reason for the status
+	HookPoints  []string // nil until the plugin has reported them
+	AllAllocs   bool
+	Rule        *HookRule `json:",omitempty"`
+	Allocs      []string  // ids of running allocations that the hook takes part in
+}
+
+// HookRule is a hook block of the agent's configuration.
+type HookRule struct {
+	Order   int
+	OnError string
+	Timeout string `json:",omitempty"`
+	Matches bool   // the block has a match block
+	Place   string
+}
+
+// HookTable returns a table with one line per hook.
+func HookTable(list []Hook) *output.Table {
+	t := output.NewTable("Hook", "Version", "Health", "Allocs", "Message", "Hook points")
+	for _, h := range list {
+		t.Row(h.Name, h.Version, output.StatusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.HookPoints, ", "))
+	}
+	return t
+}
+
+// PrintHook shows one hook.
+func PrintHook(p *output.Page, h Hook, verbose bool) {
+	called := "where a job attaches it, by meta lite_hook_" + h.Name
+	switch {
+	case pluginhooks.CheckHookName(h.Name) != nil:
+		called = "of tasks with " + h.Name + " blocks"
+	case h.Rule != nil && h.Rule.Matches:
+		called = "where the hook block matches, or a job attaches it"
+	case h.AllAllocs:
+		called = "of every allocation"
+	}
+	rows := output.Pairs{
+		{"Hook", h.Name}, {"Version", h.Version}, {"Health", output.StatusCell(h.Health)}, {"Message", h.Description},
+		{"Hook points", strings.Join(h.HookPoints, ", ")}, {"Called", called},
+	}
+	if r := h.Rule; r != nil {
+		rows = append(rows, output.Pairs{{"Hook Block", r.Place}, {"Order", r.Order}, {"On Error", r.OnError}, {"Timeout", r.Timeout}}...)
+	}
+	p.Pairs(rows)
+	if len(h.Allocs) == 0 {
+		return
+	}
+	p.Section("Allocations in which it takes part")
+	for _, id := range h.Allocs {
+		p.Line("%s", output.ShortID(id, verbose))
+	}
+}

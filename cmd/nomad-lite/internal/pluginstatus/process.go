@@ -1,0 +1,151 @@
+package pluginstatus
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+)
+
+// Process is a plugin of an agent with its process. Like [Hook], it is part of the agent's configuration in
+// agent self.
+type Process struct {
+	Name      string // name of the file or the builtin
+	State     string // "healthy", "failed", "starting", …
+	Type      string // "driver", "hook" or "device"; empty until the plugin has reported it
+	Serves    string // name of the driver, hook or device plugin; empty until the plugin has reported it
+	Version   string
+	Path      string // empty for a builtin
+	PID       int    // 0 if no process runs
+	StartedAt time.Time
+	Restarts  int    // number of its processes that have exited under this agent
+	Error     string `json:",omitempty"` // why no process runs
+	LastExit  *Exit  `json:",omitempty"` // how the last process that exited under this agent has ended
+	Devices   string `json:",omitempty"` // numbers of the devices of a device plugin
+	Calls     []base.MethodStats
+
+	// Capabilities are those of a driver. They and the schemas are empty unless a process runs and has answered.
+	Capabilities []Capability `json:",omitempty"`
+	ConfigSchema string       `json:",omitempty"` // what a plugin block accepts, in the form of HCL
+	TaskSchema   string       `json:",omitempty"` // what the config block of a driver's task accepts
+}
+
+// Exit is the end of a plugin process.
+type Exit struct {
+	Time  time.Time
+	Error string // exit status, with the last lines of the stderr of the process
+}
+
+// NewProcess describes the process of a plugin.
+func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) Process {
+	row := NewPlugin(p, fingerprints)
+	described := Process{
+		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
+		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
+	}
+	if p.Serves.Name != "" {
+		described.Type = p.Serves.Type.String()
+	}
+	if p.LastExitErr != nil {
+		described.LastExit = &Exit{p.LastExitAt, p.LastExitErr.Error()}
+	}
+	if p.Err != nil {
+		described.Error = p.Err.Error()
+	} else if row.Device != "" {
+		described.Devices = row.Note
+	}
+	return described
+}
+
+// AddDescription adds what a plugin reports about itself. root means that the agent is root.
+func (p *Process) AddDescription(d *supervisor.Description, root bool) {
+	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
+	if d.Capabilities != nil {
+		p.Capabilities = NewCapabilities(d.Capabilities, root)
+	}
+}
+
+// DeviceTable returns a table of the device plugins, or nil if there are none.
+func DeviceTable(processes []Process) *output.Table {
+	t := output.NewTable("Plugin", "Version", "State", "Devices or Message")
+	found := false
+	for _, p := range processes {
+		if p.Type == base.TypeDevice.String() {
+			found = true
+			t.Row(p.Serves, p.Version, output.StatusCell(p.State), cmp.Or(p.Error, p.Devices))
+		}
+	}
+	if !found {
+		return nil
+	}
+	return t
+}
+
+// UnusableTable returns a table of the plugins whose driver or hook is unknown, because they have not started. It
+// returns nil if there are none.
+func UnusableTable(processes []Process) *output.Table {
+	t := output.NewTable("Plugin", "State", "Message", "Path")
+	found := false
+	for _, p := range processes {
+		if p.Serves != "" || p.State != HealthStarting && p.State != healthFailed {
+			continue
+		}
+		found = true
+		t.Row(p.Name, output.StatusCell(p.State), p.Error, p.Path)
+	}
+	if !found {
+		return nil
+	}
+	return t
+}
+
+// printSchema shows a schema in the form of HCL, unless it is empty.
+func printSchema(page *output.Page, title, schema string) {
+	if schema != "" {
+		page.Section(title)
+		page.Lines(schema)
+	}
+}
+
+// PrintProcess shows the process of a plugin, its capabilities, its schemas and its calls.
+func PrintProcess(page *output.Page, p Process) {
+	rows := output.Pairs{{"Plugin", p.Name}, {"Version", p.Version}}
+	if p.Path != "" {
+		rows = append(rows, output.Pairs{{"File", p.Path}}...)
+	}
+	if p.PID == 0 {
+		rows = append(rows, output.Pairs{{"State", output.StatusCell(p.State)}, {"PID", "none"}}...)
+		if p.Error != "" {
+			rows = append(rows, output.Pairs{{"Error", p.Error}}...)
+		}
+	} else {
+		rows = append(rows, output.Pairs{{"PID", p.PID}, {"Started", output.FormatTimestamp(p.StartedAt) + " (" + output.FormatDuration(time.Since(p.StartedAt)) + " ago)"}}...)
+	}
+	if p.Devices != "" {
+		rows = append(rows, output.Pairs{{"Devices", p.Devices}}...)
+	}
+	page.Section("Process")
+	rows = append(rows, output.Pairs{{"Restarts", p.Restarts}}...)
+	if p.LastExit != nil {
+		rows = append(rows, output.Pairs{{"Last Exit", output.FormatTimestamp(p.LastExit.Time) + ": " + p.LastExit.Error}}...)
+	}
+	page.Pairs(rows)
+	printCapabilities(page, p.Capabilities)
+	printSchema(page, "Configuration Schema", p.ConfigSchema)
+	printSchema(page, "Task Schema", p.TaskSchema)
+	if len(p.Calls) == 0 {
+		return
+	}
+	page.Section("Calls")
+	t := output.NewTable("Method", "Calls", "Errors", "In Progress", "Mean", "Max")
+	for _, m := range p.Calls {
+		mean := time.Duration(0)
+		if m.Calls > 0 {
+			mean = m.Total / time.Duration(m.Calls)
+		}
+		t.Row(m.Method, m.Calls, m.Errors, m.InProgress, mean.Round(time.Microsecond), m.Max.Round(time.Microsecond))
+	}
+	page.Table(t)
+}

@@ -1,0 +1,134 @@
+package ports
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+)
+
+// OfAllocation returns the ports of an allocation with these resources: "http: 127.0.0.1:21422, db:
+// 127.0.0.1:5432". A port that an HTTP check requests is the URL of the check. The group, which can be
+// nil, is the one of the allocation. The result is "" if the allocation has no ports.
+func OfAllocation(resources *api.AllocatedResources, group *api.TaskGroup) string {
+	if resources == nil {
+		return ""
+	}
+	mappings := OfGroup(resources)
+	for _, task := range sortedTasks(resources, group) {
+		mappings = append(mappings, taskPorts(resources, task)...)
+	}
+	return format(mappings, group)
+}
+
+// OfTask returns the ports of one task of an allocation, in the format of OfAllocation. A port of the group
+// belongs to the tasks whose services name it. Without such a task it belongs to each main task.
+func OfTask(alloc *api.Allocation, task *api.Task) string {
+	if alloc.AllocatedResources == nil {
+		return ""
+	}
+	group := apiclient.TaskGroupOf(alloc)
+	mappings := slices.DeleteFunc(OfGroup(alloc.AllocatedResources), func(m api.PortMapping) bool {
+		users := tasksOfPort(group, m.Label)
+		if len(users) == 0 {
+			return apiclient.LifecycleHookOf(task) != ""
+		}
+		return !slices.Contains(users, task.Name)
+	})
+	return format(append(mappings, taskPorts(alloc.AllocatedResources, task.Name)...), group)
+}
+
+// OfGroup returns the ports of the group's network in an allocation with these resources.
+func OfGroup(resources *api.AllocatedResources) []api.PortMapping {
+	if ports := resources.Shared.Ports; len(ports) > 0 {
+		return slices.Clone(ports)
+	}
+	return networkPorts(resources.Shared.Networks)
+}
+
+// taskPorts returns the ports of the network of a task, which is a deprecated block.
+func taskPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
+	return networkPorts(apiclient.Deref(resources.Tasks[task]).Networks)
+}
+
+func networkPorts(networks []*api.NetworkResource) []api.PortMapping {
+	var mappings []api.PortMapping
+	for _, network := range networks {
+		if network == nil {
+			continue
+		}
+		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
+			mappings = append(mappings, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: network.IP})
+		}
+	}
+	return mappings
+}
+
+// sortedTasks returns the names of the tasks that have resources, in the order of the group.
+func sortedTasks(resources *api.AllocatedResources, group *api.TaskGroup) []string {
+	position := map[string]int{}
+	if group != nil {
+		for i, task := range group.Tasks {
+			position[apiclient.Deref(task).Name] = i
+		}
+	}
+	var names []string
+	for name := range resources.Tasks {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(position[a], position[b]), cmp.Compare(a, b)) })
+	return names
+}
+
+// tasksOfPort returns the tasks of a group that name a port in a service or in a check.
+func tasksOfPort(group *api.TaskGroup, label string) []string {
+	var users []string
+	apiclient.ForEachService(group, func(service *api.Service, task string) {
+		named := service.PortLabel == label
+		for _, check := range service.Checks {
+			named = named || check.PortLabel == label
+		}
+		if task = cmp.Or(task, service.TaskName); named && task != "" {
+			users = append(users, task)
+		}
+	})
+	return users
+}
+
+func format(mappings []api.PortMapping, group *api.TaskGroup) string {
+	texts := make([]string, len(mappings))
+	for i, m := range mappings {
+		address := net.JoinHostPort(m.HostIP, strconv.Itoa(m.Value))
+		if url := checkURL(group, m.Label, address); url != "" {
+			address = url
+		} else if m.To > 0 && m.To != m.Value {
+			address += fmt.Sprintf(" -> %d", m.To)
+		}
+		texts[i] = m.Label + ": " + address
+	}
+	return strings.Join(texts, ", ")
+}
+
+// checkURL returns the URL that the first HTTP check of a port requests, or "" if there is no such check, or
+// if its URL is only known where the task runs.
+func checkURL(group *api.TaskGroup, label, address string) string {
+	url := ""
+	apiclient.ForEachService(group, func(service *api.Service, _ string) {
+		for _, check := range service.Checks {
+			mode := cmp.Or(check.AddressMode, service.AddressMode, "auto")
+			if url != "" || check.Type != "http" || cmp.Or(check.PortLabel, service.PortLabel) != label {
+				continue
+			}
+			if (mode == "auto" || mode == "host") && service.Address == "" && !strings.Contains(check.Path, "${") {
+				url = cmp.Or(check.Protocol, "http") + "://" + address + "/" + strings.TrimPrefix(check.Path, "/")
+			}
+		}
+	})
+	return url
+}

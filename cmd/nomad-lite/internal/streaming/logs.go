@@ -1,0 +1,110 @@
+package streaming
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+)
+
+// LogDir is the directory of the log files in the directory of an allocation.
+const LogDir = "alloc/logs"
+
+// LogRequest is a request for a part of one output stream of a task.
+type LogRequest struct {
+	Alloc          *api.Allocation // only the ids are used
+	Task           string
+	Stream         string
+	Follow         bool
+	FromNewestFile bool            // with Follow: start at the newest log file, not at the oldest
+	TailLines      int             // number of lines from the end of the output; negative means all
+	TailBytes      int64           // number of bytes from the end of the output; negative means all
+	TaskEnded      <-chan struct{} // for FollowFrames: closed when the task no longer writes output
+}
+
+// AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
+// the value of Nomad's command line.
+const AssumedLineLength = 120
+
+// StreamLog calls each with the parts of the output until the output ends. The end of ctx is not an
+// error.
+func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	switch {
+	case !r.Follow && (r.TailLines == 0 || r.TailBytes == 0):
+		return nil
+	case r.TailBytes >= 0:
+		return r.openStream(ctx, c, api.OriginEnd, r.TailBytes, FrameReader{OnData: each})
+	case r.Follow && r.TailLines >= 0:
+		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, out: each}
+		return r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush})
+	case r.TailLines >= 0:
+		return r.readLastLines(ctx, c, each)
+	case r.Follow && r.FromNewestFile:
+		return r.openStream(ctx, c, api.OriginEnd, 0, FrameReader{OnData: each})
+	}
+	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
+}
+
+// LastWrite returns the time at which the stream's newest log file was last written, and the zero time if
+// the stream has no file.
+func (r LogRequest) LastWrite(ctx context.Context, c *api.Client) (time.Time, error) {
+	files, _, err := c.AllocFS().List(r.Alloc, LogDir, apiclient.QueryOptions(ctx, r.Alloc.Namespace))
+	if err != nil {
+		return time.Time{}, err
+	}
+	newest, written := int64(-1), time.Time{}
+	for _, f := range files {
+		if f == nil || f.IsDir {
+			continue
+		}
+		if index, ok := logs.LogFileIndex(f.Name, r.Task, logs.Stream(r.Stream)); ok && index > newest {
+			newest, written = index, f.ModTime
+		}
+	}
+	return written, nil
+}
+
+// FollowFrames calls each with the frames of the output from an offset in all existing log files on, until
+// the task no longer writes output. The agent of a busy machine can send the last output too late for
+// that. The end of ctx is not an error.
+func (r LogRequest) FollowFrames(ctx context.Context, c *api.Client, offset int64, each func(*api.StreamFrame) error) error {
+	return r.openStream(ctx, c, api.OriginStart, offset, FrameReader{OnFrame: each, outputEnded: r.TaskEnded})
+}
+
+// IsChannelClosed reports whether a channel is closed.
+func IsChannelClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// readLastLines requests more and more bytes from the end of the output, until they contain enough
+// lines.
+func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	for size := int64(r.TailLines) * AssumedLineLength; ; size *= 8 {
+		var logTail []byte
+		err := r.openStream(ctx, c, api.OriginEnd, size, FrameReader{OnData: func(data []byte) error {
+			logTail = append(logTail, data...)
+			return nil
+		}})
+		if err != nil {
+			return err
+		}
+		if end := LastLines(logTail, r.TailLines); len(end) < len(logTail) || int64(len(logTail)) < size {
+			return each(end)
+		}
+	}
+}
+
+func (r LogRequest) openStream(ctx context.Context, c *api.Client, origin string, offset int64, reader FrameReader) error {
+	ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
+	defer cancel()
+	frames, errs := c.AllocFS().Logs(r.Alloc, r.Follow, r.Task, r.Stream, origin, offset, ctx.Done(), apiclient.QueryOptions(ctx, r.Alloc.Namespace))
+	return reader.Read(ctx, frames, errs)
+}

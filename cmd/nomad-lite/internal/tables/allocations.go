@@ -1,0 +1,75 @@
+package tables
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+)
+
+// SortAllocationsNewestFirst returns a sorted copy of a list. Allocations of the same age are sorted by
+// name.
+func SortAllocationsNewestFirst(allocs []*api.AllocationListStub) []*api.AllocationListStub {
+	return slices.SortedStableFunc(slices.Values(allocs), func(a, b *api.AllocationListStub) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// PrintAllocations adds a table of allocations, the newest first.
+func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose bool) {
+	PrintAllocationsWithPorts(p, allocs, nil, verbose)
+}
+
+// PrintAllocationsWithPorts adds a table of allocations, the newest first, with their ports by id. Without
+// any ports it is the table of PrintAllocations.
+func PrintAllocationsWithPorts(p *output.Page, allocs []*api.AllocationListStub, ports map[string]string, verbose bool) {
+	AllocationTable{Verbose: verbose, EvalID: verbose, NodeName: verbose, Ports: ports}.Print(p, allocs)
+}
+
+// AllocationTable is the form of a table of allocations. Its columns are Nomad's, which are different
+// in the output of some commands.
+type AllocationTable struct {
+	Verbose                 bool              // whole ids, and points in time
+	EvalID, NodeName, JobID bool              // the table has this column
+	Ports                   map[string]string // ports by id; the table has a column for them unless it is empty
+}
+
+// Print adds a table of allocations, the newest first.
+func (f AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub) {
+	columns := []struct {
+		title string
+		shown bool
+		cell  func(*api.AllocationListStub) any
+	}{
+		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.ID, f.Verbose) }},
+		{"Eval ID", f.EvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, f.Verbose) }},
+		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.NodeID, f.Verbose) }},
+		{"Node Name", f.NodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
+		{"Task Group", true, func(a *api.AllocationListStub) any { return a.TaskGroup }},
+		{"Version", true, func(a *api.AllocationListStub) any { return a.JobVersion }},
+		{"Desired", true, func(a *api.AllocationListStub) any { return a.DesiredStatus }},
+		{"Status", true, func(a *api.AllocationListStub) any { return output.StatusCell(a.ClientStatus) }},
+		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.CreateTime, f.Verbose) }},
+		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.ModifyTime, f.Verbose) }},
+		{"Ports", len(f.Ports) > 0, func(a *api.AllocationListStub) any { return f.Ports[a.ID] }},
+		{"Job ID", f.JobID, func(a *api.AllocationListStub) any { return a.JobID }},
+	}
+	t := output.NewTable()
+	for _, c := range columns {
+		if c.shown {
+			t.Titles = append(t.Titles, c.title)
+		}
+	}
+	for _, a := range SortAllocationsNewestFirst(allocs) {
+		var row []any
+		for _, c := range columns {
+			if c.shown {
+				row = append(row, c.cell(a))
+			}
+		}
+		t.Row(row...)
+	}
+	p.TableOrMessage(t, "No allocations placed")
+}

@@ -1,0 +1,148 @@
+package tables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+)
+
+// deviceName returns the name of a device in output: vendor/type/name[id].
+func deviceName(vendor, deviceType, name, id string) string {
+	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
+}
+
+// AllocatedDevices returns the names of the devices that a task has.
+func AllocatedDevices(alloc *api.Allocation, task string) (names []string) {
+	if alloc.AllocatedResources == nil {
+		return nil
+	}
+	for _, d := range apiclient.Deref(alloc.AllocatedResources.Tasks[task]).Devices {
+		for _, id := range d.DeviceIDs {
+			names = append(names, deviceName(d.Vendor, d.Type, d.Name, id))
+		}
+	}
+	return names
+}
+
+// DeviceStats are the statistics of devices, by the names of the devices.
+type DeviceStats map[string]*api.DeviceStats
+
+// NewDeviceStats returns the statistics of all devices in groups.
+func NewDeviceStats(groups []*api.DeviceGroupStats) DeviceStats {
+	all := make(DeviceStats)
+	for _, g := range groups {
+		for id, stats := range g.InstanceStats {
+			if stats != nil {
+				all[deviceName(g.Vendor, g.Type, g.Name, id)] = stats
+			}
+		}
+	}
+	return all
+}
+
+// Names returns the sorted names of the devices.
+func (d DeviceStats) Names() []string { return slices.Sorted(maps.Keys(d)) }
+
+// Summaries returns the most important statistic of each device.
+func (d DeviceStats) Summaries(names []string) output.Pairs {
+	var pairs output.Pairs
+	for _, name := range names {
+		pairs = append(pairs, [2]any{name, formatStat(apiclient.Deref(d[name]).Summary)})
+	}
+	return pairs
+}
+
+// Print adds a block with all statistics of each device.
+func (d DeviceStats) Print(p *output.Page, names []string) {
+	for i, name := range names {
+		if i > 0 {
+			p.Line("")
+		}
+		stats := make(map[string]string)
+		addStats(stats, "", apiclient.Deref(d[name]).Stats)
+		p.Pairs(append(output.Pairs{{"Device", name}}, output.SortedPairs(stats)...))
+	}
+}
+
+// addStats adds the statistics of an object to all, with the names of the objects around it as a prefix.
+func addStats(all map[string]string, prefix string, o *api.StatObject) {
+	if o == nil {
+		return
+	}
+	for name, value := range o.Attributes {
+		all[prefix+name] = formatStat(value)
+	}
+	for name, nested := range o.Nested {
+		addStats(all, prefix+name+".", nested)
+	}
+}
+
+// formatStat returns a statistic with its maximum and its unit, such as "512 / 2048 MiB".
+func formatStat(v *api.StatValue) string {
+	if v == nil {
+		return "-"
+	}
+	number := func(i *int64, f *float64) string {
+		switch {
+		case i != nil:
+			return fmt.Sprint(*i)
+		case f != nil:
+			return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", *f), "0"), ".")
+		}
+		return ""
+	}
+	value := number(v.IntNumeratorVal, v.FloatNumeratorVal)
+	if limit := number(v.IntDenominatorVal, v.FloatDenominatorVal); limit != "" {
+		value += " / " + limit
+	}
+	switch {
+	case v.StringVal != nil:
+		value = *v.StringVal
+	case v.BoolVal != nil:
+		value = fmt.Sprint(*v.BoolVal)
+	}
+	return strings.TrimSpace(cmp.Or(value, "-") + " " + v.Unit)
+}
+
+// PrintNodeDevices adds the devices of a node, with the allocations that have them, and the
+// attributes of each group.
+func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs []*api.Allocation) {
+	holders := make(map[string]string)
+	for _, a := range allocs {
+		if a.AllocatedResources == nil || a.ClientTerminalStatus() {
+			continue
+		}
+		for task := range a.AllocatedResources.Tasks {
+			for _, name := range AllocatedDevices(a, task) {
+				holders[name] = output.TruncateID(a.ID)
+			}
+		}
+	}
+	p.Section("Devices")
+	t := output.NewTable("Device", "Healthy", "Allocation", "PCI Bus ID", "Message")
+	for _, g := range groups {
+		for _, d := range g.Instances {
+			name := deviceName(g.Vendor, g.Type, g.Name, d.ID)
+			t.Row(name, d.Healthy, cmp.Or(holders[name], "-"), cmp.Or(apiclient.Deref(d.Locality).PciBusID, "-"), cmp.Or(d.HealthDescription, output.EmptyCell))
+		}
+	}
+	p.Table(t)
+	for _, g := range groups {
+		if len(g.Attributes) == 0 {
+			continue
+		}
+		attributes := make(map[string]string, len(g.Attributes))
+		for name, a := range g.Attributes {
+			attributes[name] = a.String()
+		}
+		p.Section("Attributes of device " + g.ID())
+		p.Pairs(output.SortedPairs(attributes))
+	}
+}

@@ -1,0 +1,35 @@
+package tables
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+)
+
+// PrintJobs adds a table of jobs, or the given message if there are none. The table has the namespace
+// of each job if withNamespace is set.
+func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, nothing string) {
+	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
+	if withNamespace {
+		t.Titles = slices.Insert(t.Titles, 1, "Namespace")
+	}
+	for _, j := range jobs {
+		row := []any{j.ID, apiclient.JobType(j), j.Priority, JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime)}
+		if withNamespace {
+			row = slices.Insert(row, 1, any(apiclient.JobNamespace(j)))
+		}
+		t.Row(row...)
+	}
+	p.TableOrMessage(t, nothing)
+}
+
+// JobStatusCell returns the status of a job in its colour.
+func JobStatusCell(text string, stopped bool) output.ColoredCell {
+	if stopped {
+		text += " (stopped)"
+	}
+	return output.StatusCell(text)
+}

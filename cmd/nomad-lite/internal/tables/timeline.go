@@ -1,0 +1,95 @@
+package tables
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+)
+
+// AllocTimeline is the reply of /v1/allocation/ID/timeline.
+type AllocTimeline struct {
+	AllocID string
+	Spans   []timeline.Span
+}
+
+// ReadTimeline requests the time line of an allocation.
+func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*AllocTimeline, error) {
+	var reply AllocTimeline
+	if _, err := c.Raw().Query("/v1/allocation/"+id+"/timeline", &reply, apiclient.QueryOptions(ctx, namespace)); err != nil {
+		return nil, apiclient.WrapError(fmt.Sprintf("read the time line of allocation %q, which only agents of nomad-lite have", output.TruncateID(id)), err)
+	}
+	return &reply, nil
+}
+
+// Print adds a table of the spans. The parameter ended means that the allocation has ended: a span without an
+// end has an unknown duration.
+func (l *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
+	if len(l.Spans) == 0 {
+		p.Line("No time line: the directory of the allocation was removed, or the allocation has not started")
+		return
+	}
+	begin := l.Spans[0].Start
+	p.Line("Time line of allocation %s, from %s", output.ShortID(l.AllocID, verbose), begin.Format(time.RFC3339Nano))
+	p.Line("")
+	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
+	for _, span := range l.Spans {
+		t.Row(formatElapsed(span.Start.Sub(begin)), formatSpanDuration(&span, ended), cmp.Or(span.Task, "(group)"), string(span.Kind),
+			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
+	}
+	p.Table(t)
+}
+
+// noText is shown in place of an empty text.
+const noText = "-"
+
+// formatElapsed returns a duration with three significant digits after its first unit.
+func formatElapsed(d time.Duration) string {
+	unit := time.Microsecond
+	switch {
+	case d >= time.Minute:
+		unit = time.Second
+	case d >= time.Second:
+		unit = 10 * time.Millisecond
+	case d >= time.Millisecond:
+		unit = 10 * time.Microsecond
+	}
+	return d.Round(unit).String()
+}
+
+func formatSpanDuration(s *timeline.Span, ended bool) string {
+	switch {
+	case s.Kind == timeline.KindEvent:
+		return noText
+	case !s.End.IsZero():
+		return formatElapsed(s.End.Sub(s.Start))
+	case ended:
+		return "unknown" // the agent was killed
+	}
+	return formatElapsed(time.Since(s.Start)) + ", not ended"
+}
+
+// formatSpanName returns the name of a span. The name of a run is shown in verbose output only, because it
+// is as long as the row.
+func formatSpanName(s *timeline.Span, verbose bool) string {
+	if s.Kind == timeline.KindRun && !verbose {
+		return noText
+	}
+	return s.Name
+}
+
+func formatSpanResult(s *timeline.Span) string {
+	switch {
+	case s.Error != "":
+		return "error: " + s.Error
+	case s.Dropped > 0:
+		return fmt.Sprintf("%d spans were dropped", s.Dropped)
+	}
+	return s.Result
+}

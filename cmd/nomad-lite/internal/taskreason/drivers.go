@@ -1,0 +1,48 @@
+package taskreason
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
+// drivers report it. It returns nothing if the job or the node is nil: see [apiclient.SingleNode].
+func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
+	if node == nil || job == nil {
+		return nil
+	}
+	missing := make(map[string][]string)
+	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		reason := ""
+		switch d := node.Drivers[task.Driver]; {
+		case d == nil:
+			reason = fmt.Sprintf("node %q does not have it; it has %s", node.Name, driverNames(node))
+		case !d.Detected || !d.Healthy:
+			reason = d.HealthDescription
+		default:
+			return
+		}
+		name := apiclient.Deref(group.Name)
+		missing[name] = append(missing[name], fmt.Sprintf("Task %q: driver %q: %s", task.Name, task.Driver, reason))
+	})
+	return missing
+}
+
+// driverNames lists the drivers that a node has detected.
+func driverNames(n *api.Node) string {
+	var names []string
+	for name, d := range n.Drivers {
+		if d != nil && d.Detected {
+			names = append(names, name)
+		}
+	}
+	if names = model.SuggestedDrivers(names); len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

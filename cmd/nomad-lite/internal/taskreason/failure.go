@@ -1,0 +1,128 @@
+package taskreason
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+)
+
+// FindFailures returns why a job whose allocations have ended was not successful: its failed tasks,
+// and the allocations that failed without a failed task or, for a job that is expected to complete,
+// were stopped earlier. Such an allocation is a [Task] without a name. The parameter stopped means
+// that the user has stopped all allocations. An allocation that was replaced does not count.
+func FindFailures(job *api.Job, allocs []*api.AllocationListStub, stopped bool) []Task {
+	var failures []Task
+	for _, a := range allocs {
+		wasStopped := stopped || a.DesiredStatus == api.AllocDesiredStatusStop
+		switch {
+		case a.NextAllocation != "":
+		case a.ClientStatus == api.AllocClientStatusFailed:
+			failures = append(failures, findFailedTasks(job, a)...)
+		case a.ClientStatus == api.AllocClientStatusLost:
+			failures = append(failures, Task{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}})
+		case wasStopped && IsFiniteJob(job) && !mainTasksSucceeded(job, a):
+			failures = append(failures, Task{Alloc: a, Reason: Reason{Cause: "stopped before it was complete"}})
+		}
+	}
+	return failures
+}
+
+// IsFiniteJob reports whether a job is expected to complete, and not to run until its user stops it.
+func IsFiniteJob(job *api.Job) bool {
+	kind := apiclient.Deref(job.Type)
+	return kind == api.JobTypeBatch || kind == api.JobTypeSysbatch
+}
+
+// findFailedTasks returns the failed tasks of a failed allocation in the order of the job.
+func findFailedTasks(job *api.Job, a *api.AllocationListStub) []Task {
+	var failures []Task
+	for _, name := range taskNames(job, a) {
+		if state := a.TaskStates[name]; state != nil && state.Failed {
+			failures = append(failures, Task{a, name, FromTaskState(state, time.Time{})})
+		}
+	}
+	if len(failures) == 0 {
+		return []Task{{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}}}
+	}
+	return failures
+}
+
+// taskNames returns the names of an allocation's tasks in the order of the job, or sorted if the job
+// no longer has their group.
+func taskNames(job *api.Job, a *api.AllocationListStub) []string {
+	group := apiclient.FindTaskGroup(job, a.TaskGroup)
+	if group == nil {
+		return slices.Sorted(maps.Keys(a.TaskStates))
+	}
+	var names []string
+	for _, t := range group.Tasks {
+		if t != nil {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// mainTasksSucceeded reports whether each main task of an allocation completed successfully.
+func mainTasksSucceeded(job *api.Job, a *api.AllocationListStub) bool {
+	group := apiclient.FindTaskGroup(job, a.TaskGroup)
+	if group == nil {
+		return false
+	}
+	for _, task := range group.Tasks {
+		if task == nil || apiclient.LifecycleHookOf(task) != "" {
+			continue
+		}
+		state := a.TaskStates[task.Name]
+		if state == nil || state.Failed || lastEventOfType(state.Events, api.TaskKilling) != nil {
+			return false
+		}
+		if end := lastEventOfType(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {
+	for _, e := range slices.Backward(events) {
+		if e != nil && e.Type == kind {
+			return e
+		}
+	}
+	return nil
+}
+
+// JobError returns the error of a job that was not successful, with a line for each failure, or nil if
+// there is none.
+func JobError(job *api.Job, failures []Task) error {
+	if len(failures) == 0 {
+		return nil
+	}
+	lines := make([]string, len(failures))
+	for i, failure := range failures {
+		lines[i] = failure.String()
+	}
+	return fmt.Errorf("job %q failed:\n%s", apiclient.Deref(job.ID), strings.Join(lines, "\n"))
+}
+
+// SuccessText returns the message about a job that has ended by itself without a failure.
+func SuccessText(jobID string) string {
+	return fmt.Sprintf("job %q completed: every task ended successfully", jobID)
+}
+
+// String returns the task, its allocation and the reason in one line.
+func (t Task) String() string {
+	text := fmt.Sprintf("alloc %s: %s", t.Alloc.Name, t.Reason)
+	if t.Name != "" {
+		text = fmt.Sprintf("task %q of %s", t.Name, text)
+	}
+	return text
+}

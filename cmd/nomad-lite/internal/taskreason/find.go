@@ -1,0 +1,185 @@
+package taskreason
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Task is a task that does not run, and why.
+type Task struct {
+	Alloc  *api.AllocationListStub
+	Name   string // empty if the reason concerns the whole allocation
+	Reason Reason
+}
+
+// FindTasksNotRunning returns the tasks of a job that do not run although the job wants them to, the newest
+// allocation first. The parameter now has the same meaning as for [FromTaskState]; if it is zero, the reasons have no progress. If the job is nil, it is
+// unknown which tasks wait for other tasks.
+func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
+	var found []Task
+	for _, a := range tables.SortAllocationsNewestFirst(allocs) {
+		if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+			reason := FromTaskState(a.TaskStates[name], now)
+			if now.IsZero() {
+				reason.Progress = ""
+			}
+			if reason.IsBeingSetUp() {
+				var mustRun bool
+				if reason, mustRun = lifecycleReason(job, a, name); !mustRun {
+					continue
+				}
+			}
+			if reason != (Reason{}) {
+				found = append(found, Task{a, name, reason})
+			}
+		}
+	}
+	return found
+}
+
+// lifecycleReason returns which other tasks a pending task waits for: a main task starts after the
+// prestart tasks, a poststart task after the main tasks, and a task with lite_after after its dependencies. mustRun is false for a poststop task, which
+// starts when the others have ended.
+func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
+	reason = Reason{Cause: setupCause}
+	stages := make(map[string]lifecycle.Stage)
+	var dependencies []lifecycle.Dependency
+	if group := apiclient.FindTaskGroup(job, a.TaskGroup); group != nil {
+		for _, t := range group.Tasks {
+			if t != nil {
+				stages[t.Name] = model.StageOfTask(t)
+			}
+			if t != nil && t.Name == name {
+				dependencies, _ = model.TaskDependencies(t) // a registered job has passed validation
+			}
+		}
+	}
+	var awaitedStages lifecycle.Stage
+	switch stages[name] {
+	case lifecycle.PoststopTask:
+		return Reason{}, false
+	case lifecycle.MainTask:
+		awaitedStages = lifecycle.PrestartEphemeral | lifecycle.PrestartSidecar
+	case lifecycle.PoststartEphemeral, lifecycle.PoststartSidecar:
+		awaitedStages = lifecycle.MainTask
+	}
+	var awaitedTasks []string
+	for _, other := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		state := a.TaskStates[other]
+		switch {
+		case state == nil || stages[other]&awaitedStages == 0:
+		case slices.ContainsFunc(dependencies, func(d lifecycle.Dependency) bool { return d.Task == other }): // follows below
+		case stages[other] == lifecycle.PrestartEphemeral && state.State != model.TaskDead:
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", other))
+		case stages[other] != lifecycle.PrestartEphemeral && state.State == model.TaskPending:
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to start", other))
+		}
+	}
+	for _, d := range dependencies {
+		if state := a.TaskStates[d.Task]; state == nil || !holds(d.Condition, state) {
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q %s", d.Task, conditionPhrases[d.Condition]))
+		}
+	}
+	if len(awaitedTasks) > 0 {
+		reason.Cause = "waits for " + strings.Join(awaitedTasks, ", ")
+	}
+	return reason, true
+}
+
+// conditionPhrases are the ends of sentences like: waits for task "db" to be healthy.
+var conditionPhrases = map[lifecycle.Condition]string{
+	lifecycle.ConditionStarted: "to start",
+	lifecycle.ConditionHealthy: "to be healthy",
+	lifecycle.ConditionSuccess: "to succeed",
+	lifecycle.ConditionExited:  "to end",
+}
+
+// holds reports whether a condition on a task with this state holds. The state does not have the task's health: a task
+// that still waits for a healthy task counts as waiting.
+func holds(c lifecycle.Condition, state *api.TaskState) bool {
+	switch c {
+	case lifecycle.ConditionStarted:
+		return !state.StartedAt.IsZero()
+	case lifecycle.ConditionSuccess:
+		return state.State == model.TaskDead && !state.Failed
+	case lifecycle.ConditionExited:
+		return state.State == model.TaskDead
+	}
+	return false
+}
+
+// ReadLastLines adds to each reason the last line of the task's standard error, and the remedy for it, if
+// the task's process has ended with an error and has written to its standard error. A task whose output
+// cannot be read keeps its reason.
+func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
+	for i, t := range tasks {
+		if !t.Reason.hasOutput {
+			continue
+		}
+		request := streaming.LogRequest{
+			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
+			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
+		}
+		if !t.Reason.outputSince.IsZero() {
+			if written, err := request.LastWrite(ctx, c); err != nil || written.Before(t.Reason.outputSince) {
+				continue // the last line is one of an earlier process of the task
+			}
+		}
+		var lastOutput []byte
+		err := request.StreamLog(ctx, c, func(data []byte) error {
+			lastOutput = append(lastOutput, data...)
+			return nil
+		})
+		if err == nil {
+			reason := &tasks[i].Reason
+			reason.LastLine = strings.TrimSpace(string(lastOutput))
+			reason.Remedy = cmp.Or(reason.Remedy, findRemedy(reason.LastLine))
+		}
+	}
+}
+
+// maxPrintedTasks is the number of tasks that printReasons shows.
+const maxPrintedTasks = 20
+
+// printReasons adds a section with a line for each task, if there is any.
+func printReasons(p *output.Page, tasks []Task, verbose bool) {
+	if len(tasks) == 0 {
+		return
+	}
+	p.Section("Tasks Not Running")
+	t := output.NewTable("Alloc ID", "Task", "Reason")
+	for _, task := range tasks[:min(len(tasks), maxPrintedTasks)] {
+		t.Row(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
+	}
+	p.Table(t)
+	if more := len(tasks) - maxPrintedTasks; more > 0 {
+		p.Line("and %d more", more)
+	}
+}
+
+// PrintReasonsForJob adds a section with the tasks of a job that do not run, and one with the service checks
+// that fail, if there is any. The job can be nil. The parameter now has the same meaning as for
+// [FromTaskState].
+func PrintReasonsForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
+	tasks := FindTasksNotRunning(job, allocs, now)
+	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
+	printReasons(p, tasks, verbose)
+	printFailingChecks(ctx, p, c, job, allocs, verbose)
+}

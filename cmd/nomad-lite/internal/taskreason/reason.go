@@ -1,0 +1,349 @@
+package taskreason
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Reason is why a task does not run. The zero value means that it runs, or has ended
+// successfully.
+type Reason struct {
+	Cause     string // "exit code 3"
+	LastLine  string // last line of the task's standard error; empty if it was not read
+	Progress  string // "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; changes continuously; can be empty
+	NextStep  string // "restarts in 12s", "not restarted: …"; can be empty
+	Remedy    string // advice to the user; can be empty
+	hasOutput bool   // the task's process has ended with an error, which its output can explain
+
+	// outputSince is a time between the output of the previous process of the task and the output of
+	// the process that has ended. It is zero if there is no previous process.
+	outputSince time.Time
+}
+
+// String returns the reason in one line.
+func (r Reason) String() string {
+	text := r.Cause
+	if r.Progress != "" {
+		text += ": " + r.Progress
+	}
+	if r.LastLine != "" {
+		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
+	}
+	if r.NextStep != "" {
+		text += ", " + r.NextStep
+	}
+	if r.Remedy != "" {
+		text += ". " + r.Remedy
+	}
+	return text
+}
+
+// writeVariableText begins the remedy for a variable that a template waits for.
+const writeVariableText = "Write it: nomad-lite var put "
+
+// InForeground returns the reason for a task of a job that runs without an agent.
+func (r Reason) InForeground() Reason {
+	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
+	return r
+}
+
+// IsBeingSetUp reports whether the task has no other reason than that its start is not complete.
+func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
+
+// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from now, or as
+// a time of day if now is zero.
+func FromTaskState(state *api.TaskState, now time.Time) Reason {
+	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
+		return Reason{}
+	}
+	var r Reason
+	events := eventsBeforeCleanup(state)
+	for i, e := range slices.Backward(events) {
+		if e == nil {
+			continue
+		}
+		switch e.Type {
+		case api.TaskTerminated:
+			if endsForRequestedRestart(events[:i]) {
+				continue // the event of the request is the cause
+			}
+		case api.TaskRestarting:
+			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, now))
+			continue
+		case api.TaskNotRestarting:
+			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
+			continue
+		}
+		if isHookEvent(e) && isBetweenProcesses(events[:i], e.Time) {
+			continue // the exit is the cause, and not an event of a hook that is called after it
+		}
+		if r.Cause, r.hasOutput = describeCause(e, state.State); r.Cause != "" {
+			if r.hasOutput {
+				r.outputSince = previousExitTime(events[:i])
+			}
+			if model.IsEventOngoing(e) {
+				r.Progress = describeProgress(state.Events)
+			}
+			r.Remedy = findRemedy(r.Cause)
+			return r
+		}
+	}
+	r.Cause = setupCause
+	if state.State == model.TaskDead {
+		r.Cause = "failed"
+	}
+	return r
+}
+
+// endsForRequestedRestart reports whether a task whose process has ended after these events was running and
+// had been asked to restart.
+func endsForRequestedRestart(events []*api.TaskEvent) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskRestartSignal:
+			return true
+		case e.Type == api.TaskStarted:
+			return false
+		}
+	}
+	return false
+}
+
+// isHookEvent reports whether a hook or a driver can have emitted an event at any time.
+func isHookEvent(e *api.TaskEvent) bool {
+	switch e.Type {
+	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
+		return true
+	}
+	return false
+}
+
+// isBetweenProcesses reports whether the process of a task has ended during these events, and the next start
+// was not due at a time after them. Hooks are called for the process that has ended until then.
+func isBetweenProcesses(events []*api.TaskEvent, at int64) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil || isHookEvent(e):
+		case e.Type == api.TaskRestarting:
+			return e.Time+e.StartDelay > at
+		default:
+			return e.Type == api.TaskTerminated
+		}
+	}
+	return false
+}
+
+// previousExitTime returns a time after the output of the previous process of a task, and before the output
+// of the process that was started last during these events. It returns the zero time if the events have no
+// previous process.
+func previousExitTime(events []*api.TaskEvent) time.Time {
+	var started time.Time
+	for _, e := range slices.Backward(events) {
+		if e == nil {
+			continue
+		}
+		at := time.Unix(0, e.Time)
+		switch e.Type {
+		case api.TaskStarted:
+			started = at
+		case api.TaskTerminated:
+			return at
+		case api.TaskRestarting:
+			// The log collector can write the last output of a process after the event of its exit, but
+			// not after the restart delay, which a request can end early.
+			if due := at.Add(time.Duration(e.StartDelay)); !due.After(started) {
+				return due
+			}
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// eventsBeforeCleanup returns the events of a task, for a dead task without those that follow the decision
+// not to restart it, because they only concern its cleanup.
+func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
+	if state.State != model.TaskDead {
+		return state.Events
+	}
+	for i, e := range slices.Backward(state.Events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskNotRestarting:
+			return state.Events[:i+1]
+		case e.Type == api.TaskStarted || e.Type == api.TaskRestartSignal: // the task ran again later
+			return state.Events
+		}
+	}
+	return state.Events
+}
+
+// describeProgress returns the progress of all operations of a task.
+func describeProgress(events []*api.TaskEvent) string {
+	var texts []string
+	for _, e := range events {
+		if e != nil && model.IsEventOngoing(e) {
+			texts = append(texts, OneLine(e.DisplayMessage))
+		}
+	}
+	slices.Sort(texts) // the order of the events changes with each of them
+	return strings.Join(texts, "; ")
+}
+
+func describeRestart(e *api.TaskEvent, now time.Time) string {
+	at := time.Unix(0, e.Time).Add(time.Duration(e.StartDelay))
+	switch left := at.Sub(now).Round(time.Second); {
+	case now.IsZero():
+		return "restarts at " + at.Format(time.TimeOnly)
+	case left > 0:
+		return "restarts in " + left.String()
+	}
+	return "restarts now"
+}
+
+// unrecoverableReason is Nomad's reason for no restart after an error that a restart does not correct.
+const unrecoverableReason = "Error was unrecoverable"
+
+func describeNoRestart(e *api.TaskEvent) string {
+	if e.RestartReason == "" || e.RestartReason == unrecoverableReason {
+		return "not restarted"
+	}
+	return "not restarted: " + e.RestartReason
+}
+
+// describeCause returns why a task does not run according to one event, or "" if the event contains no
+// cause, and whether the task's output can explain more.
+func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
+	message := OneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+	switch e.Type {
+	case api.TaskTerminated:
+		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
+	case api.TaskDriverFailure:
+		return "cannot start: " + searchedDirsPattern.ReplaceAllString(message, "neither in the task's PATH nor in its directory"), false
+	case api.TaskSetupFailure, api.TaskFailedValidation:
+		return "cannot be set up: " + message, false
+	case api.TaskArtifactDownloadFailed:
+		return message, false
+	case model.TaskHookFailed:
+		return "hook " + message, false
+	case model.TaskRestoreFailed:
+		return message, false
+	case api.TaskSiblingFailed:
+		return fmt.Sprintf("task %q of its group failed", e.FailedSibling), false
+	case templateEventType:
+		return describeMissingTemplateData(message), false
+	case api.TaskKilling:
+		if e.FailsTask {
+			return message, false
+		}
+	case api.TaskDownloadingArtifacts:
+		return "downloads artifacts", false
+	case api.TaskRestartSignal:
+		return message, false
+	case model.TaskHookMessage, api.TaskDriverMessage:
+		if model.IsEventOngoing(e) && state == model.TaskPending {
+			return "is being prepared by a hook", false
+		}
+		if state == model.TaskPending {
+			return message, false
+		}
+	}
+	return "", false
+}
+
+func describeExit(e *api.TaskEvent) string {
+	switch {
+	case e.Details["oom_killed"] == "true":
+		return outOfMemoryText
+	case e.Signal == 0 && e.ExitCode == 0:
+		return "ended with exit code 0, but a service must keep running"
+	}
+	text := osprocess.ExitStatus{ExitCode: e.ExitCode, Signal: e.Signal}.String()
+	if e.Signal == 0 && e.Message != "" {
+		text += ": " + OneLine(e.Message)
+	}
+	return text
+}
+
+// setupCause is the cause if no event of the task contains a cause.
+const setupCause = "is being set up"
+
+const outOfMemoryText = "out of memory: killed when it exceeded its limit"
+
+// templateEventType is the type of the events of the template hook, for which package api has no
+// constant.
+const templateEventType = "Template"
+
+var missingTemplateDataPattern = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+
+// describeMissingTemplateData returns which data a template waits for.
+func describeMissingTemplateData(message string) string {
+	list, isMissing := strings.CutPrefix(message, "Missing: ")
+	if !isMissing {
+		return message
+	}
+	kinds := map[string]string{"var.block": "variable", "service": "service", "var.list": "variables below"}
+	return "template waits for " + missingTemplateDataPattern.ReplaceAllStringFunc(list, func(text string) string {
+		part := missingTemplateDataPattern.FindStringSubmatch(text)
+		return kinds[part[1]] + " " + part[2]
+	})
+}
+
+var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
+
+// OneLine returns the message of an event in one line, without the status that gRPC adds to the error of
+// a plugin.
+func OneLine(message string) string {
+	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
+}
+
+// searchedDirsPattern matches the directories in which raw_exec has searched a command.
+var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
+
+// remediesByCause returns the advice for causes. The first regular expression that matches a cause applies.
+// They are compiled at the first call: each process of nomad-lite would compile them otherwise.
+var remediesByCause = sync.OnceValue(func() []causeRemedy {
+	return []causeRemedy{
+		{regexp.MustCompile(`template waits for variable ([^, ]+)`), writeVariableText + "$1 KEY=VALUE"},
+		{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
+		{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
+		{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
+		{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
+		{regexp.MustCompile(`^exit code 127\b`), "Install the command that it calls, or write its whole path"},
+		{regexp.MustCompile(`^exit code 126\b`), "Make the command that it calls executable"},
+		{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
+		{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
+		{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(connection refused|no such host|timeout)`), "Check the address of its source, and the network"},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(401|403)`), `Check the credentials in "headers" or "options"`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
+		{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
+		{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
+		{regexp.MustCompile(`waiting for (the driver's )?plugin`), "nomad-lite plugin list shows its state"},
+	}
+})
+
+type causeRemedy struct {
+	cause  *regexp.Regexp
+	remedy string
+}
+
+func findRemedy(cause string) string {
+	for _, r := range remediesByCause() {
+		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
+			return string(r.cause.ExpandString(nil, r.remedy, cause, at))
+		}
+	}
+	return ""
+}

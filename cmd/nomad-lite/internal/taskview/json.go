@@ -1,0 +1,102 @@
+package taskview
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+)
+
+// The types of records.
+const (
+	recordOutput  = "output"  // one line that a task has written
+	recordEvent   = "event"   // an event of a task
+	recordMessage = "message" // text of nomad-lite about itself
+	recordResult  = "result"  // how a job has ended
+)
+
+// record is one line of JSON on standard output. Programs parse it: fields are added, and never renamed.
+type record struct {
+	Time     time.Time
+	Type     string
+	JobID    string          `json:",omitempty"`
+	AllocID  string          `json:",omitempty"`
+	Task     string          `json:",omitempty"`
+	Stream   string          `json:",omitempty"` // "stdout" or "stderr" of the task
+	Event    string          `json:",omitempty"` // type of the event
+	ExitCode *int            `json:",omitempty"` // of the event Terminated
+	Signal   *int            `json:",omitempty"` // of the event Terminated
+	Success  *bool           `json:",omitempty"` // of a result
+	Failures []failureRecord `json:",omitempty"`
+	Text     string
+}
+
+// failureRecord is a task, or an allocation as a whole, that did not end successfully.
+type failureRecord struct {
+	AllocID string
+	Task    string `json:",omitempty"`
+	Reason  string
+}
+
+// NewJSON returns a view that writes a JSON object per line to standard output, for programs. The caller
+// must close it.
+func NewJSON(s *cli.Streams) *View {
+	v := newView(nil)
+	v.json = true
+	v.out = v.newOutputStream(s, s.JSON(), &v.mu)
+	v.err = v.out
+	v.wg.Go(v.run)
+	return v
+}
+
+// newTaskRecord returns a record of a task.
+func newTaskRecord(kind string, t *Task) record {
+	return record{Time: time.Now(), Type: kind, JobID: t.Alloc.JobID, AllocID: t.Alloc.ID, Task: t.Name}
+}
+
+func (v *View) writeRecord(r record) {
+	text, _ := json.Marshal(r) // Marshal fails only for types that a record does not have
+	v.write(&v.out, append(text, '\n'))
+}
+
+func (v *View) writeOutputRecords(t *Task, stderr bool, text []byte) {
+	for line := range bytes.Lines(text) {
+		r := newTaskRecord(recordOutput, t)
+		r.Stream = api.FSLogNameStdout
+		if stderr {
+			r.Stream = api.FSLogNameStderr
+		}
+		r.Text = string(bytes.TrimSuffix(line, []byte("\n")))
+		v.writeRecord(r)
+	}
+}
+
+func (v *View) writeEventRecord(t *Task, e *api.TaskEvent) {
+	r := newTaskRecord(recordEvent, t)
+	r.Time, r.Event, r.Text = time.Unix(0, e.Time), e.Type, strings.TrimSpace(e.DisplayMessage)
+	if e.Type == api.TaskTerminated {
+		r.ExitCode, r.Signal = &e.ExitCode, &e.Signal
+	}
+	v.writeRecord(r)
+}
+
+// PrintResult queues the result of a job: its failures, and the reason of its end if there are none. A view
+// for people shows only the reason, because the error of the command has the failures.
+func (v *View) PrintResult(jobID string, failures []taskreason.Task, reason string) {
+	if !v.json {
+		if len(failures) == 0 {
+			v.PrintMessage(reason)
+		}
+		return
+	}
+	r := record{Time: time.Now(), Type: recordResult, JobID: jobID, Success: new(len(failures) == 0), Text: reason}
+	for _, f := range failures {
+		r.Failures = append(r.Failures, failureRecord{f.Alloc.ID, f.Name, f.Reason.String()})
+	}
+	v.add(queuedUpdate{record: &r})
+}

@@ -1,0 +1,515 @@
+package taskview
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// View shows a running job to a person: the output of the tasks, with the task's label on each
+// line, and the state of each task. On a terminal, the states are live lines below the output, one
+// for each task. Elsewhere, each change of a state is a new line.
+//
+// All methods may be called concurrently.
+type View struct {
+	out, err         outputStream
+	json             bool             // each line of output is a JSON object
+	screen           *terminal.Screen // nil if standard error is no terminal
+	BrokenPipe       chan struct{}    // closed when a write has failed because the reader has closed the output
+	reportBrokenPipe func()           // closes BrokenPipe
+	updatesQueued    chan struct{}    // receives a value when an update is queued
+	closing          chan struct{}    // closed by close
+	wg               sync.WaitGroup
+
+	outputClosed atomic.Bool // if set, all further output is discarded
+
+	showMu  sync.Mutex // held while news is shown
+	queueMu sync.Mutex
+	queue   []queuedUpdate // updates not shown yet
+
+	labelWidth atomic.Int64 // width to which labels are padded
+
+	mu    sync.Mutex // guards tasks, standard error and the screen
+	tasks []*Task    // in the order of the job; written while showMu is held, too
+}
+
+// queuedUpdate is an update of an allocation, or a message for standard error. It is queued so that
+// its sender does not block on a terminal or a pager.
+type queuedUpdate struct {
+	time    time.Time
+	allocID string
+	tasks   map[string]*api.TaskState
+	text    string
+	record  *record // nil except for a result in a view for programs
+}
+
+// outputStream is standard output or standard error.
+type outputStream struct {
+	w           io.Writer
+	mu          *sync.Mutex // both streams share mu if they are the same file
+	onScreen    bool        // the stream goes to the terminal with the live lines
+	isTerminal  bool
+	useColour   bool
+	writeFailed bool
+}
+
+// Task is a task in the view.
+type Task struct {
+	Alloc          *api.Allocation
+	Name           string
+	LogDir         string
+	Started        chan struct{} // closed by the first start
+	OutputDone     chan struct{} // closed when the whole output of the task was shown
+	Label          string        // "server", or "web[1].server" if the job has several instances
+	jobPosition    int
+	lifecycleStage string // "main", "prestart", …
+	ports          string // "http: 127.0.0.1:8080"; "" if the task has none
+	state          string
+	statusDetail   string
+	Colour         string
+	shownEvents    []*api.TaskEvent // events of the last state that was shown, oldest first
+	lastRemedy     string           // remedy of the last reason why the task does not run
+}
+
+// maxLabelWidth is the maximum width to which labels are padded.
+const maxLabelWidth = 40
+
+// endEventDelay is the maximum time that the event of a task's exit waits for the task's output, which
+// arrives from another process and should be shown before the event.
+const endEventDelay = 10 * time.Millisecond
+
+// TaskColours are the colours by which a person distinguishes tasks. Red is reserved for failures.
+var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
+
+// New returns a view, which the caller must close. If live is nil, the view has no live lines.
+func New(s *cli.Streams, live *terminal.Screen) *View {
+	v := newView(live)
+	v.err = v.newOutputStream(s, s.Err, &v.mu)
+	v.out = v.newOutputStream(s, s.Out, &v.mu)
+	if !terminal.SameFile(s.Out, s.Err) {
+		v.out.mu = new(sync.Mutex) // different files have different mutexes, so that a blocked stream does not block the other one
+	}
+	v.wg.Go(v.run)
+	return v
+}
+
+// newView returns a view without output streams, which is not running yet.
+func newView(live *terminal.Screen) *View {
+	brokenPipe := make(chan struct{})
+	return &View{
+		screen:           live,
+		BrokenPipe:       brokenPipe,
+		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
+		updatesQueued:    make(chan struct{}, 1),
+		closing:          make(chan struct{}),
+	}
+}
+
+func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
+	return outputStream{
+		w:          w,
+		mu:         mu,
+		onScreen:   v.screen != nil && terminal.SameFile(w, v.screen.W),
+		isTerminal: terminal.IsTerminal(w),
+		useColour:  s.SupportsColours(w),
+	}
+}
+
+// run shows queued updates until the view is closed, and redraws the live lines when the size of
+// the terminal changes or the process continues after a stop.
+func (v *View) run() {
+	changes := make(chan os.Signal, 2)
+	if v.screen != nil {
+		signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
+		defer signal.Stop(changes)
+	}
+	for {
+		select {
+		case <-v.updatesQueued:
+			v.ShowUpdates()
+		case change := <-changes:
+			v.redraw(change == syscall.SIGCONT)
+		case <-v.closing:
+			v.ShowUpdates()
+			return
+		}
+	}
+}
+
+// redraw redraws the live lines. If the process was stopped (Ctrl-Z), the shell has written below
+// the old live lines, which are then left on the terminal.
+func (v *View) redraw(stopped bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if stopped {
+		v.screen.ForgetDrawnLines()
+	}
+	v.writeLocked(&v.err, nil)
+}
+
+// JobRows is the place of a job's tasks in a view with several jobs.
+type JobRows struct {
+	Position    int    // position of the job among the jobs of the view
+	LabelPrefix string // precedes the labels of the job's tasks; can be empty
+	Instances   int    // number of allocations; if there are several, the label of each task names its allocation
+}
+
+// AddTasks adds the tasks of a job's allocations to the view, and returns the tasks. logDir returns the
+// directory of an allocation's output. The live lines have the order of the job.
+func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allocID string) string) []*Task {
+	v.showMu.Lock()
+	defer v.showMu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var added []*Task
+	for _, alloc := range slices.SortedFunc(slices.Values(allocs), compareAllocs) {
+		for _, task := range alloc.GetTaskGroup().Tasks {
+			t := &Task{
+				Alloc:          alloc,
+				Name:           task.Name,
+				LogDir:         logDir(alloc.ID),
+				Started:        make(chan struct{}),
+				OutputDone:     make(chan struct{}),
+				Label:          rows.LabelPrefix + task.Name,
+				jobPosition:    rows.Position,
+				lifecycleStage: "main",
+				ports:          ports.OfTask(alloc, task),
+				state:          model.TaskPending,
+				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
+			}
+			if rows.Instances > 1 {
+				t.Label = rows.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
+			}
+			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
+				t.lifecycleStage = task.Lifecycle.Hook
+			}
+			v.WidenLabels(utf8.RuneCountInString(t.Label))
+			added = append(added, t)
+		}
+	}
+	v.tasks = append(v.tasks, added...)
+	slices.SortStableFunc(v.tasks, func(a, b *Task) int {
+		return cmp.Or(cmp.Compare(a.jobPosition, b.jobPosition), compareAllocs(a.Alloc, b.Alloc))
+	})
+	return added
+}
+
+// WidenLabels pads all further labels to a width of at least this number of characters, up to maxLabelWidth.
+func (v *View) WidenLabels(width int) {
+	wanted := int64(min(width, maxLabelWidth))
+	for before := v.labelWidth.Load(); before < wanted && !v.labelWidth.CompareAndSwap(before, wanted); {
+		before = v.labelWidth.Load()
+	}
+}
+
+// compareAllocs sorts allocations in the order of their job: by group, by number, and an allocation
+// before its replacement.
+func compareAllocs(a, b *api.Allocation) int {
+	groupIndex := func(a *api.Allocation) int {
+		return slices.IndexFunc(a.Job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == a.TaskGroup })
+	}
+	return cmp.Or(
+		cmp.Compare(groupIndex(a), groupIndex(b)),
+		cmp.Compare(len(a.Name), len(b.Name)), // [9] precedes [10]
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.CreateIndex, b.CreateIndex),
+	)
+}
+
+// QueueUpdate queues the new task states of an allocation.
+func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
+	v.add(queuedUpdate{allocID: allocID, tasks: tasks})
+}
+
+// PrintMessage queues a message about the job as a whole.
+func (v *View) PrintMessage(text string) { v.add(queuedUpdate{text: text + "\n"}) }
+
+// Write queues a text of nomad-lite itself, such as a line of its log.
+func (v *View) Write(text []byte) (int, error) {
+	v.add(queuedUpdate{text: string(text)})
+	return len(text), nil
+}
+
+func (v *View) add(n queuedUpdate) {
+	n.time = time.Now()
+	v.queueMu.Lock()
+	v.queue = append(v.queue, n)
+	v.queueMu.Unlock()
+	select {
+	case v.updatesQueued <- struct{}{}:
+	default:
+	}
+}
+
+// ShowUpdates shows the queued updates, and blocks until they are written.
+func (v *View) ShowUpdates() {
+	v.showMu.Lock()
+	defer v.showMu.Unlock()
+	v.queueMu.Lock()
+	all := v.queue
+	v.queue = nil
+	v.queueMu.Unlock()
+	for _, n := range all {
+		switch {
+		case n.record != nil:
+			v.writeRecord(*n.record)
+		case n.text != "" && v.json:
+			v.writeRecord(record{Time: n.time, Type: recordMessage, Text: strings.TrimSuffix(n.text, "\n")})
+		case n.text != "":
+			v.write(&v.err, []byte(n.text))
+		}
+		for _, t := range v.tasks {
+			if state := n.tasks[t.Name]; t.Alloc.ID == n.allocID && state != nil {
+				v.showTaskState(t, state, n.time)
+			}
+		}
+	}
+}
+
+func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
+	newEvents := findNewEvents(state.Events, t.shownEvents)
+	t.shownEvents = state.Events
+	for _, e := range newEvents {
+		switch {
+		case model.IsEventOngoing(e): // only the live lines show progress
+			continue
+		case e.Type == api.TaskStarted && !t.HasStarted():
+			close(t.Started)
+		case e.Type == api.TaskTerminated:
+			select {
+			case <-t.OutputDone:
+			case <-time.After(time.Until(come.Add(endEventDelay))):
+			}
+		}
+		if v.json {
+			v.writeEventRecord(t, e)
+		} else {
+			v.printEvent(t, formatEvent(e), isFailureEvent(e))
+		}
+	}
+	detail := ""
+	if last := len(state.Events) - 1; last >= 0 {
+		detail = formatEvent(state.Events[last])
+	}
+	reason := taskreason.FromTaskState(state, time.Time{}).InForeground()
+	if reason.Cause != "" && !reason.IsBeingSetUp() {
+		detail = reason.String()
+	}
+	// The events that were printed have the cause.
+	if reason.Remedy != "" && reason.Remedy != t.lastRemedy {
+		v.printEvent(t, reason.Remedy, false)
+	}
+	t.lastRemedy = reason.Remedy
+	v.setStatus(t, state.State, detail)
+}
+
+// findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of
+// the shown events: the oldest, and the progress of operations. Timestamps alone do not identify an event: with a coarse clock
+// several events have the same time, and a clock can be set back.
+func findNewEvents(events, shown []*api.TaskEvent) []*api.TaskEvent {
+	for i, e := range slices.Backward(events) {
+		if slices.ContainsFunc(shown, func(s *api.TaskEvent) bool {
+			return e.Time == s.Time && e.Type == s.Type && e.DisplayMessage == s.DisplayMessage
+		}) {
+			return events[i+1:]
+		}
+	}
+	return events // the task has dropped all events that were shown
+}
+
+// formatEvent returns the type and the message of an event.
+func formatEvent(e *api.TaskEvent) string {
+	if e.DisplayMessage == "" || e.DisplayMessage == e.Type {
+		return e.Type
+	}
+	return e.Type + ": " + strings.TrimSpace(e.DisplayMessage)
+}
+
+// isFailureEvent reports whether an event is a failure, which is shown in red.
+func isFailureEvent(e *api.TaskEvent) bool {
+	switch e.Type {
+	case api.TaskTerminated:
+		return e.ExitCode != 0 || e.Signal != 0
+	case api.TaskNotRestarting, api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure, model.TaskHookFailed, api.TaskSiblingFailed:
+		return true
+	}
+	return e.FailsTask
+}
+
+// PrintLines shows lines of a task's output. Only the last line can be incomplete. A task's stderr
+// is written to standard error.
+func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
+	if v.json {
+		v.writeOutputRecords(t, stderr, text)
+		return
+	}
+	o := &v.out
+	if stderr {
+		o = &v.err
+	}
+	v.write(o, v.prefixLines(o, t, "|", text))
+}
+
+// printEvent shows an event of a task.
+func (v *View) printEvent(t *Task, text string, bad bool) {
+	colour := terminal.ColourDim
+	if bad {
+		colour = terminal.ColourRed
+	}
+	var eventLines []byte
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, " \n"); line != "" {
+			eventLines = append(append(eventLines, v.err.colourize(colour, line)...), '\n')
+		}
+	}
+	v.write(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
+}
+
+// setStatus sets the state and the detail in the live line of a task.
+func (v *View) setStatus(t *Task, state, detail string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if t.state == state && t.statusDetail == detail {
+		return
+	}
+	t.state, t.statusDetail = state, detail
+	if v.screen != nil {
+		v.writeLocked(&v.err, nil)
+	}
+}
+
+// DiscardOutput discards all further output, because the reader of the output does not read. No
+// method of the view blocks on output afterwards.
+func (v *View) DiscardOutput() { v.outputClosed.Store(true) }
+
+// Close shows the updates that are still queued, and removes the live lines.
+func (v *View) Close() {
+	close(v.closing)
+	if v.outputClosed.Load() {
+		return
+	}
+	v.wg.Wait()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.tasks = nil
+	if v.screen != nil {
+		v.writeLocked(&v.err, nil)
+	}
+}
+
+// prefixLines adds the label of a task and a mark to the start of each line.
+func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
+	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
+	if o.isTerminal { // before the lines get their prefixes: the text can have carriage returns
+		text = terminal.SanitizeText(text, true)
+	}
+	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
+	for line := range bytes.Lines(text) {
+		b = append(b, prefix...)
+		b = append(b, bytes.TrimSuffix(line, []byte("\n"))...)
+		b = append(b, '\n')
+	}
+	return b
+}
+
+func (o *outputStream) colourize(colour, text string) string {
+	if !o.useColour {
+		return text
+	}
+	return colour + text + terminal.ColourReset
+}
+
+func (v *View) write(o *outputStream, text []byte) {
+	if v.outputClosed.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	v.writeLocked(o, text)
+}
+
+func (v *View) writeLocked(o *outputStream, text []byte) {
+	var err error
+	if o.onScreen {
+		err = v.screen.Show(text, v.taskStatusLines)
+	} else {
+		_, err = o.w.Write(text)
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		v.reportBrokenPipe()
+	} else if err != nil && !o.writeFailed && o == &v.out {
+		v.PrintMessage("output is lost: " + err.Error())
+	}
+	o.writeFailed = err != nil
+}
+
+// taskStatusLines returns a live line for each task. It returns a single line for all tasks if more
+// than half of the terminal would be live lines.
+func (v *View) taskStatusLines(columns, rows int) []string {
+	tasks := v.currentTasks()
+	if rows < 3 || len(tasks) == 0 {
+		return nil
+	}
+	var statusLines []string
+	if len(tasks) > rows/2 {
+		states := map[string]int{}
+		for _, t := range tasks {
+			states[t.state]++
+		}
+		text := fmt.Sprintf(" %d tasks:", len(tasks))
+		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
+			text += fmt.Sprintf("  %d %s", states[state], state)
+		}
+		return append(statusLines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
+	}
+	for _, t := range tasks {
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", int(v.labelWidth.Load()), t.Label, t.lifecycleStage, t.state)
+		if t.ports != "" && t.state == model.TaskRunning { // the reason why a task does not run needs the width of the line
+			text += t.ports + "  "
+		}
+		text += terminal.FirstLine(t.statusDetail)
+		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
+	}
+	return statusLines
+}
+
+// currentTasks returns the tasks, except ended tasks of allocations that were replaced.
+func (v *View) currentTasks() []*Task {
+	newest := make(map[string]string) // id of the newest allocation by namespace and name
+	nameOf := func(a *api.Allocation) string { return a.Namespace + "/" + a.Name }
+	for _, t := range v.tasks { // an allocation precedes its replacement
+		newest[nameOf(t.Alloc)] = t.Alloc.ID
+	}
+	return slices.DeleteFunc(slices.Clone(v.tasks), func(t *Task) bool {
+		return t.state == model.TaskDead && newest[nameOf(t.Alloc)] != t.Alloc.ID
+	})
+}
+
+// HasStarted reports whether the task has started at least once.
+func (t *Task) HasStarted() bool {
+	select {
+	case <-t.Started:
+		return true
+	default:
+		return false
+	}
+}

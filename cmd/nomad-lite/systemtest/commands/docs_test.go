@@ -1,0 +1,122 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, systemtest.ScriptParams("testdata/script"))
+}
+
+// TestDocs runs the commands of the documents, in their order. A shell that stops at the first
+// error executes each block that is marked sh. A block that is marked with a language and a name is
+// a file.
+func TestDocs(t *testing.T) {
+	slowtest.Skip(t, "builds and tests the plugins of the documents")
+	documents, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "docs/*.md"))
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	scripts := t.TempDir()
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
+		if err := os.WriteFile(filepath.Join(scripts, name), convertDocumentToScript(string(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testscript.Run(t, systemtest.ScriptParams(scripts))
+}
+
+// TestQuickStart runs the commands with which the documents for authors of plugins start, each on its own and
+// literally, in an empty directory. With -v it prints the time of each command.
+func TestQuickStart(t *testing.T) {
+	slowtest.Skip(t, "runs all contract tests of two plugins")
+	scripts := t.TempDir()
+	for _, name := range []string{"drivers", "hooks"} {
+		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs", name+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		script, err := convertQuickStartToScript(string(document))
+		if err != nil {
+			t.Fatalf("docs/%s.md: %v", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(scripts, name+".txtar"), script, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testscript.Run(t, systemtest.ScriptParams(scripts))
+}
+
+// convertQuickStartToScript turns the commands of the section Start of a document into a testscript. Each command is
+// a section of the script, whose time is printed. The test of the plugin and the job must be successful.
+func convertQuickStartToScript(document string) ([]byte, error) {
+	_, section, _ := strings.Cut(document, "\n## Start\n")
+	_, block, _ := strings.Cut(section, "\n```sh\n")
+	block, _, found := strings.Cut(block, "\n```")
+	if !found {
+		return nil, errors.New("the section Start has no commands")
+	}
+	var script strings.Builder
+	checked := map[string]bool{}
+	for command := range strings.Lines(block + "\n") {
+		command = strings.TrimSpace(command)
+		if dir, isChange := strings.CutPrefix(command, "cd "); isChange {
+			fmt.Fprintf(&script, "cd %s\n", dir)
+			continue
+		}
+		fmt.Fprintf(&script, "# %[1]s\nexec %[1]s\n", command)
+		for prefix, check := range map[string]string{
+			"nomad-lite plugin test ": "stdout ' 0 failed, '\n! stdout '^(FAIL|QUIRK)'\n",
+			"nomad-lite run ":         "stdout 'hello'\nstderr 'completed: every task ended successfully'\n",
+		} {
+			if strings.HasPrefix(command, prefix) {
+				script.WriteString(check)
+				checked[prefix] = true
+			}
+		}
+	}
+	if len(checked) != 2 {
+		return nil, fmt.Errorf("the section Start does not test the plugin and run a job:\n%s", block)
+	}
+	script.WriteString("alone\n")
+	return []byte(script.String()), nil
+}
+
+// convertDocumentToScript turns a Markdown document into a testscript.
+func convertDocumentToScript(document string) []byte {
+	var script, fileSections strings.Builder
+	for _, program := range []string{"curl", "openssl"} {
+		if strings.Contains(document, program+" ") {
+			fmt.Fprintf(&script, "[!exec:%[1]s] skip 'there is no %[1]s'\n", program)
+		}
+	}
+	for i, block := range strings.Split("\n"+document, "\n```") {
+		mark, text, _ := strings.Cut(block, "\n")
+		language, name, _ := strings.Cut(mark, " ")
+		switch {
+		case i%2 == 0:
+			continue // this part of the text is between two code blocks
+		case name != "":
+			fmt.Fprintf(&fileSections, "-- %s --\n%s\n", name, text)
+		case language == "sh":
+			fmt.Fprintf(&script, "exec sh -ex step%d.sh\n", i)
+			fmt.Fprintf(&fileSections, "-- step%d.sh --\n%s\n", i, text)
+		}
+	}
+	script.WriteString("alone\n")
+	return []byte(script.String() + fileSections.String())
+}

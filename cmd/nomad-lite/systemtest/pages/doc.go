@@ -1,0 +1,2 @@
+// Package pages tests the web page, with a browser.
+package pages

@@ -1,0 +1,109 @@
+package pages
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+)
+
+// recordChanges is a script that stores in the tab each request of a page that is no read.
+const recordChanges = `
+const record = (text) => sessionStorage.setItem("changes", (sessionStorage.getItem("changes") ?? "") + text + "\n");
+const fetchUnrecorded = window.fetch;
+window.fetch = (path, options) => {
+	if ((options?.method ?? "GET") !== "GET") record(options.method + " " + path);
+	return fetchUnrecorded(path, options);
+};
+window.WebSocket = class { constructor(path) { record("WebSocket " + path); } };`
+
+// enabledControls is an expression: what can be clicked on the page, except for the order of tables and the removal of
+// the token. The key of a link is its address, that of a button its text.
+const enabledControls = `[...document.querySelectorAll("#top button, main button:not(.sort), a")].filter((e) => e.checkVisibility() && !e.disabled && e.textContent !== "Forget the token" && (e.nodeName !== "A" || e.getAttribute("href")?.startsWith("/ui/")))
+	.map((e) => ({ e, key: e.getAttribute("href") ?? location.pathname + " " + (e.getAttribute("aria-label") ?? e.textContent) }))`
+
+// TestUIReadOnlyToken clicks all that can be clicked in a tab with the read-only token: nothing sends a change, and
+// nothing leads to a page that the token does not permit.
+func TestUIReadOnlyToken(t *testing.T) {
+	slowtest.Skip(t, "clicks all buttons of the pages in a browser; TestReadOnlyTokenAccess tests the agent")
+	t.Parallel()
+	s := systemtest.StartPersistentAgent(t, nil)
+	address := s.FixPort()
+	s.Run("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	c, err := api.NewClient(&api.Config{Address: address, SecretID: readToken(t, filepath.Join(s.DataDir, "token"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	allocs, _, err := c.Allocations().List(nil)
+	if err != nil || len(allocs) != 1 {
+		t.Fatalf("%d allocations, %v", len(allocs), err)
+	}
+	allocation := "/ui/allocations/" + allocs[0].ID
+	pages := []struct{ path, text string }{ // with a text that the complete page has
+		{"/ui/jobs", "1 running"}, {"/ui/jobs/web@default", "main"}, {"/ui/allocations", "web.g[0]"}, {allocation, "Restart all tasks"}, {allocation + "/main", "Started"}, {"/ui/clients", "raw_exec"},
+		{"/ui/services", "No services"}, {"/ui/evaluations", "the job was submitted"}, {"/ui/evaluations/" + allocs[0].EvalID, "the job was submitted"}, {"/ui/events", "Events"}, {"/ui/settings/tokens", "read-only"},
+		{"/ui/jobs/web@default/deployments", "Deployments"}, {"/ui/jobs/web@default/allocations", "g[0]"}, {"/ui/jobs/web@default/evaluations", "the job was submitted"},
+	}
+
+	b := systemtest.OpenBrowser(t)
+	full := b.OpenTab(address, "/ui/jobs/web@default", "status of 403")
+	full.LogIn(readToken(t, filepath.Join(s.DataDir, "token")))
+	full.WaitText("button", "Stop…")
+	if notice := systemtest.Eval[bool](full, `!document.querySelector("#read-only").hidden || document.querySelector("main [aria-disabled], main button:disabled") !== null`); notice {
+		t.Error("actions are disabled with the operator's token")
+	}
+
+	p := b.OpenTab(address, "/ui/jobs", "status of 403")
+	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: recordChanges}); err != nil {
+		t.Fatal(err)
+	}
+	p.LogIn(readToken(t, filepath.Join(s.DataDir, "token-read")))
+	p.WaitFor(`!document.querySelector("#read-only").hidden`)
+	clicked := map[string]bool{}
+	for _, shown := range pages {
+		open := func() {
+			p.Open(shown.path)
+			p.WaitText("main", shown.text)
+			p.WaitFor(`!document.querySelector("#read-only").hidden`)
+		}
+		open()
+		for _, key := range systemtest.Eval[[]string](p, enabledControls+`.map((c) => c.key)`) {
+			if clicked[key] {
+				continue
+			}
+			clicked[key] = true
+			open()
+			p.WaitFor(fmt.Sprintf(`%s.some((c) => c.key === %q)`, enabledControls, key))
+			systemtest.Eval[chromedp.Void](p, fmt.Sprintf(`(async () => {
+				%s.find((c) => c.key === %q).e.click();
+				await new Promise((resolve) => setTimeout(resolve, 200));
+				const form = document.querySelector("dialog[open] form");
+				form?.requestSubmit();
+				if (form) await new Promise((resolve) => setTimeout(resolve, 200));
+			})()`, enabledControls, key))
+			if text := systemtest.Eval[string](p, `sessionStorage.getItem("changes") ?? ""`); text != "" {
+				t.Errorf("%s: %q sends %s", shown.path, key, text)
+				systemtest.Eval[chromedp.Void](p, `sessionStorage.removeItem("changes")`)
+			}
+			if systemtest.Eval[bool](p, `document.querySelector("form.login") !== null`) {
+				t.Errorf("%s: %q leads to a page that the token does not permit", shown.path, key)
+			}
+		}
+	}
+	t.Logf("clicked: %q", slices.Sorted(maps.Keys(clicked)))
+	p.Open("/ui/jobs/web@default")
+	p.WaitText("button:disabled", "Stop…")
+	p.WaitText("a[aria-disabled]", "Edit")
+	p.Open("/ui/jobs/run")
+	p.WaitText("main", "does not permit this page")
+	p.Screenshot("read-only")
+}

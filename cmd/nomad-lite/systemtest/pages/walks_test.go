@@ -1,0 +1,69 @@
+package pages
+
+import (
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+)
+
+// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
+// links and buttons. The document has the screenshots of the test.
+func TestUIWalks(t *testing.T) {
+	slowtest.Skip(t, "opens pages that other tests check")
+	t.Parallel()
+	s := systemtest.StartTestAgent(t, false)
+	b := systemtest.OpenBrowser(t)
+
+	shop := s.Run("shop", "service", "running",
+		systemtest.NewShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.InPrestart),
+		systemtest.NewShellTask("web", systemtest.SleepForeverScript))
+	report := s.Run("report", "service", "running", systemtest.NewShellTask("main", "echo ready; "+systemtest.SleepForeverScript, slowHook("sleep 1.5")))
+	imported := s.Run("import", "batch", "failed", systemtest.NewShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", systemtest.WithoutRestart))
+	first := newUIJob("api", 1)
+	first.TaskGroups[0].Tasks[0].Env = map[string]string{"LOG_LEVEL": "info", "WORKERS": "4"}
+	second := newUIJob("api", 1)
+	second.TaskGroups[0].Tasks[0].Env = map[string]string{"LOG_LEVEL": "debug", "WORKERS": "4"}
+	for _, job := range []*api.Job{first, second} {
+		if _, _, err := s.Jobs().Register(job, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.WaitAlloc("api", "running")
+	}
+
+	p := b.OpenTab(s.Address, "/ui/")
+	p.WaitText("td", "shop")
+
+	p.Click("shop")
+	p.Click(shop.ID[:8])
+	p.Click("Time line")
+	p.WaitText(".situation li", "web pending: waits for the task migrate for")
+	p.Click("Show")
+	p.WaitText(".span-output", "waiting for the database at 10.0.0.5:5432")
+	p.Screenshot("ui-not-started")
+
+	p.Click("Jobs")
+	p.Click("report")
+	p.Click(report.ID[:8])
+	p.Click("Time line")
+	p.WaitText(".situation li", "Its start took ")
+	p.WaitText(".situation li button", "script (prestart)")
+	p.Click("script (prestart)")
+	p.WaitText(".span-details dd", "prestart")
+	p.Screenshot("ui-slow-hook")
+
+	p.Click("Jobs")
+	p.Click("api")
+	p.Click("Versions")
+	p.WaitText(".diff", `Env[LOG_LEVEL]: "info" → "debug"`)
+	p.Screenshot("ui-versions")
+
+	p.Click("Jobs")
+	p.Click("import")
+	p.Click(imported.ID[:8])
+	p.WaitText("td", "failed (exit status 3)")
+	p.Click("main")
+	p.WaitText("pre", "line 4711: no such customer: 0815")
+	p.Screenshot("ui-crash")
+}

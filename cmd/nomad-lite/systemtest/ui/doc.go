@@ -1,2 +1,0 @@
-// Package ui tests the web page, with a browser.
-package ui

@@ -1,0 +1,355 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+const mountPoint = "/sys/fs/cgroup"
+
+// Version is the cgroup version of a machine.
+type Version int
+
+const (
+	NoCgroups Version = iota
+	V1                // also a hybrid hierarchy
+	V2
+)
+
+// v2Controllers are the required controllers of version 2, which are enabled for each task.
+var v2Controllers = []string{"cpuset", "cpu", "io", "memory", "pids"}
+
+// v1Controllers are the controllers of version 1 whose hierarchies have a cgroup for each task.
+var v1Controllers = []string{"freezer", "cpu", "memory"}
+
+// Hierarchy is the cgroup hierarchy of tasks. Its methods may be called concurrently.
+type Hierarchy struct {
+	version           Version
+	unavailableReason string // reason for NoCgroups
+	mountPoint        string
+	basePath          string // cgroup of version 2 that has the slices of tasks: the mount point, or a delegated cgroup
+	cores             []int  // cores that tasks can use; nil means all
+
+	mu sync.Mutex // mu is held while parents are created and removed, and while cores are assigned
+}
+
+// Open detects the cgroups of this machine. cores are the cores that tasks can use; nil means all.
+func Open(cores []int) *Hierarchy {
+	t := detect(mountPoint)
+	t.cores = cores
+	return t
+}
+
+// detect applies the rules of the official drivers, and finds delegated cgroups of version 2 for
+// an agent that is not root.
+func detect(mount string) *Hierarchy {
+	none := func(reason string) *Hierarchy {
+		return &Hierarchy{unavailableReason: reason, mountPoint: mount}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(mount, &fs); err != nil {
+		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
+	}
+	switch fs.Type {
+	case unix.TMPFS_MAGIC:
+		if os.Geteuid() != 0 {
+			return none("only root can make cgroups of version 1")
+		}
+		return &Hierarchy{version: V1, mountPoint: mount}
+	case unix.CGROUP2_SUPER_MAGIC:
+		if os.Geteuid() != 0 {
+			base, reason := osprocess.DelegatedCgroup(mount)
+			if base == "" {
+				return none(reason)
+			}
+			return &Hierarchy{version: V2, mountPoint: mount, basePath: base}
+		}
+		available, err := readControllers(mount)
+		if err != nil {
+			return none(err.Error())
+		}
+		for _, c := range v2Controllers {
+			if !slices.Contains(available, c) {
+				return none(fmt.Sprintf("the controller %q is not available in %s", c, mount))
+			}
+		}
+		return &Hierarchy{version: V2, mountPoint: mount, basePath: mount}
+	}
+	return none("there is no cgroup file system at " + mount)
+}
+
+func readControllers(dir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	return strings.Fields(string(text)), err
+}
+
+// UnavailableReason returns the reason why this machine has no cgroups for tasks, empty if it has.
+func (t *Hierarchy) UnavailableReason() string { return t.unavailableReason }
+
+// Group is the cgroup of a task.
+type Group struct {
+	Path string // directory for the task's driver; empty if the machine has no cgroups
+	CPUs string // cores that are reserved for the task, like "0,2"; empty if none are
+}
+
+// Make makes the cgroups of a task, unless they exist. If cores is not 0, that number of cores is
+// reserved for the task until Remove, and no other task with a cgroup can use them; a later call
+// returns the same cores. With an error, Path may be set: a delegated cgroup that lacks controllers.
+func (t *Hierarchy) Make(allocID, task string, cores int) (Group, error) {
+	if !isPathElement(allocID, task) {
+		return Group{}, nil
+	}
+	if t.version == NoCgroups {
+		if cores > 0 {
+			return Group{}, fmt.Errorf("cores cannot be reserved: %s", t.unavailableReason)
+		}
+		return Group{}, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.version == V2 {
+		return t.makeV2(allocID, task, cores)
+	}
+	return t.makeV1(allocID, task, cores)
+}
+
+func (t *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
+	slice := shareSlice
+	if cores > 0 {
+		slice = reserveSlice
+	}
+	g := Group{Path: t.scopePath(slice, allocID, task)}
+	made, err := t.makeScope(g.Path)
+	if !made {
+		return Group{}, err
+	}
+	if cores > 0 {
+		if err != nil {
+			return Group{}, fmt.Errorf("cores cannot be reserved: %w", err)
+		}
+		g.CPUs, err = t.reserveCores(g.Path, cores)
+	}
+	return g, errors.Join(err, t.updateShare())
+}
+
+func (t *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
+	for _, tree := range v1Controllers {
+		if t.isMounted(tree) {
+			if err := makeDirs(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
+				return Group{}, err
+			}
+		}
+	}
+	if !t.isMounted("cpuset") {
+		if cores > 0 {
+			return Group{}, errors.New("cores cannot be reserved: the cgroup controller cpuset is not mounted")
+		}
+		return Group{}, nil
+	}
+	g.Path = t.sharePath()
+	if err := makeCPUSet(g.Path); err != nil {
+		return Group{}, err
+	}
+	if cores > 0 {
+		g.Path = filepath.Join(t.reservePath(), allocID+"."+task)
+		if err := makeReservedCPUSet(g.Path); err != nil {
+			return Group{}, err
+		}
+		if g.CPUs, err = t.reserveCores(g.Path, cores); err != nil {
+			return Group{}, err
+		}
+	}
+	return g, t.updateShare()
+}
+
+// Remove removes the cgroups of a task, and kills the processes in them. It may block for some
+// seconds. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
+// cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
+func (t *Hierarchy) Remove(allocID, task string) error {
+	if t.version == NoCgroups || !isPathElement(allocID, task) {
+		return nil
+	}
+	var errs []error
+	if t.version == V2 {
+		for _, slice := range []string{reserveSlice, shareSlice} {
+			errs = append(errs, killAndRemove(t.scopePath(slice, allocID, task)))
+		}
+	} else {
+		errs = append(errs, killAndRemove(filepath.Join(t.reservePath(), allocID+"."+task)))
+		for _, tree := range v1Controllers {
+			if t.isMounted(tree) {
+				errs = append(errs, killAndRemove(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)))
+			}
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.version == V2 && t.basePath != t.mountPoint {
+		for _, parent := range []string{t.reservePath(), t.sharePath(), filepath.Dir(t.sharePath())} {
+			os.Remove(parent) // the removal fails if the parent has other cgroups
+		}
+	}
+	return errors.Join(append(errs, t.updateShare())...)
+}
+
+// isPathElement reports whether the names make a single path element.
+func isPathElement(allocID, task string) bool {
+	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
+}
+
+// The slices of version 2, below the slice nomad.slice, for tasks that share cores and for tasks with
+// reserved cores.
+const (
+	shareSlice   = "share.slice"
+	reserveSlice = "reserve.slice"
+)
+
+func (t *Hierarchy) scopePath(slice, allocID, task string) string {
+	return filepath.Join(t.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
+}
+
+// sharePath returns the cgroup whose cpuset limits the tasks that share cores.
+func (t *Hierarchy) sharePath() string {
+	if t.version == V2 {
+		return filepath.Join(t.basePath, "nomad.slice", shareSlice)
+	}
+	return filepath.Join(t.mountPoint, "cpuset/nomad/share")
+}
+
+// reservePath returns the parent of the cgroups with reserved cores.
+func (t *Hierarchy) reservePath() string {
+	if t.version == V2 {
+		return filepath.Join(t.basePath, "nomad.slice", reserveSlice)
+	}
+	return filepath.Join(t.mountPoint, "cpuset/nomad/reserve")
+}
+
+// isMounted reports whether a hierarchy of version 1 is mounted.
+func (t *Hierarchy) isMounted(tree string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(filepath.Join(t.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
+}
+
+// makeScope makes a cgroup of version 2 with the controllers. In a delegated cgroup, the error may
+// mean that only the controllers are missing: then made is true.
+func (t *Hierarchy) makeScope(path string) (made bool, err error) {
+	slice := filepath.Dir(path)
+	var enableErr error
+	err = retryStep(func() error {
+		if err := os.MkdirAll(slice, 0o755); err != nil {
+			return err
+		}
+		enableErr = t.enableControllers(t.basePath, filepath.Dir(slice), slice)
+		if enableErr != nil && t.basePath == t.mountPoint {
+			return enableErr
+		}
+		// A driver may remove the parents before this call. MkdirAll would recreate them
+		// without controllers.
+		if err := os.Mkdir(path, 0o755); !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	return true, enableErr
+}
+
+// enableControllers enables the controllers for the children of each parent.
+func (t *Hierarchy) enableControllers(parents ...string) error {
+	wanted := v2Controllers
+	if t.basePath != t.mountPoint {
+		available, err := readControllers(t.basePath)
+		if err != nil {
+			return err
+		}
+		wanted = slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(available, c) })
+	}
+	for _, parent := range parents {
+		err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+strings.Join(wanted, " +")), 0)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("enable controllers: %s has processes of its own: with systemd, start the agent in a subgroup (DelegateSubgroup=): %w", parent, err)
+		}
+		if err != nil {
+			return fmt.Errorf("enable controllers: %w", err)
+		}
+	}
+	if missing := len(v2Controllers) - len(wanted); missing > 0 {
+		return fmt.Errorf("only the controllers %q are delegated to %s", wanted, t.basePath)
+	}
+	return nil
+}
+
+func makeDirs(path string) error {
+	return retryStep(func() error { return os.MkdirAll(path, 0o755) })
+}
+
+// makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which accept no process before
+// their processors and memory nodes are set.
+func makeCPUSet(path string) error {
+	return retryStep(func() error {
+		for _, dir := range []string{filepath.Dir(path), path} {
+			if err := makeFromParent(dir, "cpuset.cpus", "cpuset.mems"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// makeReservedCPUSet makes a cgroup of the hierarchy cpuset for a task with reserved cores, which
+// are set later.
+func makeReservedCPUSet(path string) error {
+	if err := makeCPUSet(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return retryStep(func() error { return makeFromParent(path, "cpuset.mems") })
+}
+
+// makeFromParent makes a cgroup, and copies the files of its parent that are empty in it.
+func makeFromParent(dir string, files ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, file := range files {
+		own, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(own)) != "" {
+			continue
+		}
+		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), above, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retryStep retries a step: a driver in another process may remove an empty parent between two steps.
+func retryStep(step func() error) (err error) {
+	for range 5 {
+		// ENODEV is the error for a file of a parent that was removed while the file was open.
+		if err = step(); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// RemoveEmptyCgroups removes the cgroups of a task that have no process, at the paths where drivers and
+// agents of this user make them. It is fast if the task has none.
+func RemoveEmptyCgroups(allocID, task string) {
+	if !isPathElement(allocID, task) {
+		return
+	}
+	for _, parent := range taskCgroupParents() {
+		g := osprocess.Cgroup(filepath.Join(parent, allocID+"."+task))
+		if filepath.Ext(parent) == ".slice" {
+			g += ".scope"
+		}
+		if unix.Access(string(g), unix.F_OK) == nil {
+			removeIfEmpty(g)
+		}
+	}
+}
+
+// taskCgroupParents are the current parent directories of task cgroups. They need not exist.
+var taskCgroupParents = sync.OnceValue(func() (parents []string) {
+	var file unix.Statfs_t
+	if err := unix.Statfs(mountPoint, &file); err != nil {
+		return nil
+	}
+	if file.Type != unix.CGROUP2_SUPER_MAGIC {
+		for _, dir := range []string{"freezer/nomad", "memory/nomad", "cpu/nomad", "pids/nomad", "cpuset/nomad/reserve"} {
+			parents = append(parents, filepath.Join(mountPoint, dir))
+		}
+		return parents
+	}
+	bases := []string{mountPoint}
+	if own, err := osprocess.OwnCgroup(); err == nil && own != "" && own != "/" {
+		bases = append(bases, filepath.Join(mountPoint, own))
+	}
+	for _, base := range bases {
+		parents = append(parents, filepath.Join(base, "nomad.slice/share.slice"), filepath.Join(base, "nomad.slice/reserve.slice"))
+	}
+	return parents
+})
+
+// RemoveEmptyOfEndedAllocs removes the cgroups without processes of the allocations for which ended returns
+// true. It checks all task cgroups of this machine.
+func RemoveEmptyOfEndedAllocs(ended func(allocID string) bool) {
+	parents, _ := osprocess.TaskCgroupParents() // on an error, directories may be missing; they are swept at the next start
+	for _, parent := range parents {
+		entries, err := os.ReadDir(parent)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if id, _, named := strings.Cut(e.Name(), "."); named && e.IsDir() && ended(id) {
+				removeIfEmpty(osprocess.Cgroup(filepath.Join(parent, e.Name())))
+			}
+		}
+	}
+}
+
+func removeIfEmpty(g osprocess.Cgroup) {
+	if pids, err := g.PIDs(); err == nil && len(pids) == 0 {
+		_ = g.Remove() // the removal fails if a process has entered the cgroup since it was listed
+	}
+}

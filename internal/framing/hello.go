@@ -1,0 +1,81 @@
+package framing
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// Role is the kind of a process at one end of a connection.
+type Role string
+
+const (
+	RoleAgent     Role = "Agent"
+	RolePlugin    Role = "Plugin"
+	RoleKeeper    Role = "Keeper"
+	RoleCollector Role = "Collector"
+)
+
+// Hello is the first message in each direction of a connection. Its form never changes: a field is
+// neither renamed nor removed, and keeps its type and its meaning. A process ignores fields that it
+// does not know.
+type Hello struct {
+	Version int          // version of the messages that follow the hello messages
+	Build   string       // build of the sender's program, for messages to users
+	Role    Role         // of the sender
+	Process osprocess.ID `json:",omitzero"` // the sender, if it is a keeper or a log collector
+}
+
+// NewHello returns the hello message of this process.
+func NewHello(role Role, version int) Hello {
+	return Hello{Version: version, Build: build(), Role: role}
+}
+
+// build returns the module version of this program and its source revision, as the Go tool has
+// recorded them.
+var build = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision := ""
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			revision = " " + s.Value
+		}
+	}
+	return cmp.Or(info.Main.Version, "(devel)") + revision
+})
+
+// helloTimeout is how long ExchangeHello waits for the peer.
+const helloTimeout = 10 * time.Second
+
+// ExchangeHello sends the first message of a client on a new connection, and returns the first
+// message of the server. It returns when ctx ends, or after ten seconds. After an error the caller
+// must close the connection.
+func (c *Conn) ExchangeHello(ctx context.Context, own Hello) (peer Hello, err error) {
+	if err := c.Send(own); err != nil {
+		return Hello{}, fmt.Errorf("send hello: %w", err)
+	}
+	if err := c.socket.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return Hello{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.socket.SetReadDeadline(time.Unix(1, 0)) }) // it fails only for a closed socket
+	fds, err := c.Receive(&peer)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return Hello{}, fmt.Errorf("receive hello: %w", err)
+	}
+	if len(fds) > 0 {
+		CloseAll(fds)
+		return Hello{}, fmt.Errorf("receive hello: %d descriptors came with it", len(fds))
+	}
+	return peer, c.socket.SetReadDeadline(time.Time{})
+}

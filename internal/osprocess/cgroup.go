@@ -1,0 +1,323 @@
+package osprocess
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CgroupMount is the mount point of cgroups.
+const CgroupMount = "/sys/fs/cgroup"
+
+// Cgroup is the directory of a cgroup of version 1 or 2.
+type Cgroup string
+
+// OwnCgroup returns the path of this process in the hierarchy of cgroups of version 2, such as
+// /system.slice/x.service; empty if it is in none.
+func OwnCgroup() (string, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	return parseOwnCgroup(string(text)), err
+}
+
+func parseOwnCgroup(text string) string {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
+			return path
+		}
+	}
+	return ""
+}
+
+// DelegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: its own, or
+// the one above, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If there is
+// none, it returns the reason. mount is where the hierarchy is mounted.
+func DelegatedCgroup(mount string) (path, reason string) {
+	own, err := OwnCgroup()
+	if err != nil {
+		return "", err.Error()
+	}
+	if own == "" || own == "/" {
+		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"
+	}
+	dir := filepath.Join(mount, own)
+	above := filepath.Dir(dir)
+	if n, err := unix.Getxattr(above, "user.delegate", make([]byte, 1)); err == nil && n == 1 && isWritable(above) {
+		return above, ""
+	}
+	if !isWritable(dir) {
+		return "", fmt.Sprintf("the agent is not root, and its cgroup %s is not delegated to it: start it in a systemd unit with Delegate=yes", own)
+	}
+	return dir, ""
+}
+
+func isWritable(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
+
+// TaskCgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
+// driver or agent that made them. With an error some can be missing.
+func TaskCgroups(allocID, task string) ([]Cgroup, error) {
+	name := allocID + "." + task
+	if allocID == "" || task == "" || strings.Contains(name, "/") {
+		return nil, nil
+	}
+	parents, err := TaskCgroupParents()
+	errs := []error{err}
+	var cgroups []Cgroup
+	for _, parent := range parents {
+		for _, suffix := range []string{"", ".scope"} {
+			path := filepath.Join(parent, name+suffix)
+			exists, err := isDir(path)
+			errs = append(errs, err)
+			if exists {
+				cgroups = append(cgroups, Cgroup(path))
+			}
+		}
+	}
+	return cgroups, errors.Join(errs...)
+}
+
+// TaskCgroupParents returns the directories that contain cgroups of tasks, a parent before
+// its children. It omits directories that this user must not read. With any other error
+// some can be missing.
+func TaskCgroupParents() ([]string, error) {
+	hierarchies, err := readDirIfAllowed(CgroupMount)
+	errs := []error{err}
+	var parents []string
+	for _, below := range []string{"nomad", "nomad/reserve"} { // cgroup version 1
+		for _, hierarchy := range hierarchies {
+			path := filepath.Join(CgroupMount, hierarchy.Name(), below)
+			exists, err := isDir(path)
+			errs = append(errs, err)
+			if exists {
+				parents = append(parents, path)
+			}
+		}
+	}
+	var fsStat unix.Statfs_t
+	if err := unix.Statfs(CgroupMount, &fsStat); err != nil || fsStat.Type != unix.CGROUP2_SUPER_MAGIC {
+		errs = append(errs, ignoreNotExist(err))
+		return parents, errors.Join(errs...)
+	}
+	// Without root, the cgroups of tasks are below the cgroup that is delegated to the
+	// agent, which may have been another one for an earlier agent. Therefore the whole tree
+	// is searched.
+	top := CgroupMount
+	if os.Geteuid() == 0 {
+		top = filepath.Join(CgroupMount, "nomad.slice")
+	}
+	errs = append(errs, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		if err != nil {
+			return ignoreNotExist(err)
+		}
+		if !d.IsDir() || d.Name() != "nomad.slice" {
+			return nil
+		}
+		children, err := readDirIfAllowed(path)
+		parents = append(parents, path)
+		for _, child := range children {
+			if strings.HasSuffix(child.Name(), ".slice") {
+				parents = append(parents, filepath.Join(path, child.Name()))
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return fs.SkipDir
+	}))
+	return parents, errors.Join(errs...)
+}
+
+// readDirIfAllowed returns the entries of a kernel directory. It returns none if the directory does
+// not exist or if this user must not read it.
+func readDirIfAllowed(dir string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return entries, nil
+	}
+	return entries, ignoreNotExist(err)
+}
+
+// isDir reports whether a directory exists and is visible to this user.
+func isDir(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	return err == nil && info.IsDir(), ignoreNotExist(err)
+}
+
+// ignoreNotExist returns nil if err, from reading a kernel file, means that the process or
+// the cgroup does not exist. It returns any other err: see [IsResourceExhausted].
+func ignoreNotExist(err error) error {
+	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
+		if errors.Is(err, gone) {
+			return nil
+		}
+	}
+	return err
+}
+
+// PIDs returns the processes in the cgroup and in its descendants, except the calling
+// process. With an error some can be missing. A cgroup that does not exist has none.
+func (g Cgroup) PIDs() ([]int, error) {
+	dirs, err := g.Tree()
+	errs := []error{err}
+	var pids []int
+	for _, dir := range dirs {
+		text, err := os.ReadFile(filepath.Join(string(dir), "cgroup.procs"))
+		if err != nil {
+			// A threaded cgroup has no list of processes: they are in the list of a cgroup
+			// above it.
+			if !errors.Is(err, unix.EOPNOTSUPP) {
+				errs = append(errs, ignoreNotExist(err))
+			}
+			continue
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, errors.Join(errs...)
+}
+
+// Tree returns the cgroup and its descendants, a parent before its children. With an
+// error some can be missing.
+func (g Cgroup) Tree() ([]Cgroup, error) {
+	dirs := []Cgroup{g}
+	var errs []error
+	for i := 0; i < len(dirs); i++ {
+		// A directory with a link count of 2 has no children, and need not be read.
+		var st unix.Stat_t
+		if err := unix.Stat(string(dirs[i]), &st); err != nil {
+			errs = append(errs, ignoreNotExist(err))
+			continue
+		}
+		if st.Nlink <= 2 {
+			continue
+		}
+		entries, err := os.ReadDir(string(dirs[i]))
+		errs = append(errs, ignoreNotExist(err))
+		for _, e := range entries {
+			if e.IsDir() {
+				dirs = append(dirs, Cgroup(filepath.Join(string(dirs[i]), e.Name())))
+			}
+		}
+	}
+	return dirs, errors.Join(errs...)
+}
+
+// Kill kills all processes in the cgroup and in its descendants, and returns when
+// there are none. A cgroup that does not exist has none. With an error processes can
+// still run.
+func (g Cgroup) Kill(ctx context.Context) error {
+	for delay := 50 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
+		pids, err := g.PIDs()
+		if err == nil && len(pids) == 0 {
+			return nil
+		}
+		if os.WriteFile(filepath.Join(string(g), "cgroup.kill"), []byte("1"), 0) != nil {
+			g.killWithoutCgroupKill()
+		}
+		if err != nil {
+			return fmt.Errorf("find processes in %s: %w", g, err)
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return fmt.Errorf("end processes %v in %s: %w", pids, g, ctx.Err())
+		}
+	}
+}
+
+// killWithoutCgroupKill kills the processes of a cgroup that has no file cgroup.kill:
+// cgroups v1 and old kernels. It freezes the cgroup, because a frozen process cannot fork;
+// if there is no freezer, or a thread of this process is in the cgroup, Kill repeats the call.
+func (g Cgroup) killWithoutCgroupKill() {
+	lock, release := acquireFreezerLock(g)
+	defer release()
+	lock.Lock()
+	defer lock.Unlock()
+	if !g.hasOwnThread() {
+		g.setFreezerState("FROZEN")
+		defer g.setFreezerState("THAWED")
+	}
+	fds := map[int]*Pidfd{}
+	pids, _ := g.PIDs() // Kill reports the error
+	for _, pid := range pids {
+		fd, err := OpenPidfd(pid)
+		if err == nil {
+			defer fd.Close()
+		}
+		if !errors.Is(err, os.ErrProcessDone) {
+			fds[pid] = fd // fd is nil if the kernel has no pidfds
+		}
+	}
+	// The pids are read again after the pidfds were opened: a pid that is still in the
+	// cgroup was not reused by a process of another task.
+	pids, _ = g.PIDs()
+	for _, pid := range pids {
+		fd, open := fds[pid]
+		switch {
+		case fd != nil:
+			fd.Signal(unix.SIGKILL)
+		case open:
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func (g Cgroup) setFreezerState(state string) {
+	file := filepath.Join(string(g), "freezer.state")
+	if os.WriteFile(file, []byte(state), 0) != nil {
+		return // the cgroup has no freezer: another v1 hierarchy, or v2
+	}
+	for range 50 {
+		now, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(now)) == state {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// Remove removes the cgroup, its descendants and, in version 2, its empty parents. The
+// cgroup must have no processes. In version 1 the parents stay, as in Nomad: a task has
+// parents in each hierarchy, and creating them for each start would be slow.
+func (g Cgroup) Remove() error {
+	for delay := 50 * time.Microsecond; ; delay *= 2 {
+		err := unix.Rmdir(string(g))
+		if err == nil || err == unix.ENOENT {
+			break
+		}
+		if delay > 200*time.Millisecond {
+			return &os.PathError{Op: "remove cgroup", Path: string(g), Err: err}
+		}
+		tree, _ := g.Tree() // the error of Tree is ignored: if a child is missing in tree, Rmdir of the cgroup fails
+		descendants := tree[1:]
+		for _, dir := range slices.Backward(descendants) {
+			unix.Rmdir(string(dir))
+		}
+		if len(descendants) == 0 {
+			time.Sleep(delay) // after its end a process stays in the cgroup for a short time
+		}
+	}
+	parent := filepath.Dir(string(g))
+	if strings.HasSuffix(filepath.Dir(parent), "/nomad.slice") && unix.Rmdir(parent) == nil {
+		unix.Rmdir(filepath.Dir(parent))
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+// Package osprocess contains facts about processes of the operating system: the identity of a
+// process ([ID]), whether it runs, its exit status, its pidfd, the boot in which it runs
+// ([BootID]), and the process at the other end of a socket ([PeerCredentials]).
+//
+// It also finds the processes of a task in the kernel's data, kills them, and resets their
+// protection from the out-of-memory killer. That is for callers without a handle of the
+// task: a driver before it starts a task again, and an agent whose driver is unavailable.
+// It looks up the user that a task names.
+//
+// The package owns no process and keeps no state except the boot id and the searches in
+// progress, which concurrent callers share. It imports no other
+// package of this module.
+package osprocess

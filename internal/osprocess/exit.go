@@ -1,0 +1,91 @@
+package osprocess
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ExitStatus is how a process ended: it exited with ExitCode, or was killed by Signal.
+type ExitStatus struct {
+	ExitCode int
+	Signal   int
+}
+
+// String returns the status as text.
+func (s ExitStatus) String() string {
+	if s.Signal != 0 {
+		return fmt.Sprintf("killed by signal %d (%s)", s.Signal, unix.SignalName(unix.Signal(s.Signal)))
+	}
+	return fmt.Sprintf("exit code %d", s.ExitCode)
+}
+
+// ParseWaitStatus converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
+// exit code in a pidfd's info.
+func ParseWaitStatus(word int) ExitStatus {
+	w := unix.WaitStatus(word)
+	if w.Signaled() {
+		return ExitStatus{Signal: int(w.Signal())}
+	}
+	return ExitStatus{ExitCode: w.ExitStatus()}
+}
+
+// ExitStatus returns the status of a process that has ended and is not a child of this one.
+// Until the process is reaped, /proc has the status (for root and for the process's user);
+// afterwards a pidfd that was opened before has it (kernel 6.15). The pidfd can be nil.
+func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
+	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.Ended() && exitStatusReadable(p.PID) {
+		return ParseWaitStatus(st.waitStatus), true
+	}
+	if f == nil {
+		return ExitStatus{}, false
+	}
+	return f.exitStatus()
+}
+
+// exitStatusReadable reports whether this process may read all fields of /proc/<pid>/stat.
+// To other users the kernel shows zeros in some fields, which would look like exit code 0.
+func exitStatusReadable(pid int) bool {
+	if os.Geteuid() == 0 {
+		return true
+	}
+	var st unix.Stat_t
+	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
+}
+
+// siginfo contains the fields of siginfo_t that waitid(2) sets.
+type siginfo struct {
+	signo, errno, code int32
+	_                  [unsafe.Sizeof(uintptr(0))/4 - 1]int32
+	pid                int32
+	uid                uint32
+	status             int32
+	_                  [128]byte
+}
+
+const cldExited = 1
+
+// Waitid waits for children of this process, as waitid(2) does. The pid is 0 if the options
+// contain WNOHANG and no child has ended. With WNOWAIT the child stays a zombie, so that
+// another process can read its status if this process dies.
+func Waitid(idType, id, options int) (pid int, status ExitStatus, err error) {
+	var info siginfo
+	for {
+		err = unix.Waitid(idType, id, (*unix.Siginfo)(unsafe.Pointer(&info)), options, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case err != nil || info.pid == 0:
+		return 0, ExitStatus{}, err
+	case info.code == cldExited:
+		status.ExitCode = int(info.status)
+	default:
+		status.Signal = int(info.status)
+	}
+	return int(info.pid), status, nil
+}

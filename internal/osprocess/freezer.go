@@ -1,0 +1,59 @@
+package osprocess
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// freezerLocks has a lock for each cgroup that a thread of this process enters or that this process freezes.
+var freezerLocks = struct {
+	mu sync.Mutex
+	m  map[Cgroup]*freezerLock
+}{m: make(map[Cgroup]*freezerLock)}
+
+type freezerLock struct {
+	sync.RWMutex // held for reading by threads in the cgroup, for writing by the one that freezes it
+	users        int
+}
+
+// acquireFreezerLock returns the lock of a cgroup. The caller must call release after its last use.
+func acquireFreezerLock(g Cgroup) (l *freezerLock, release func()) {
+	freezerLocks.mu.Lock()
+	defer freezerLocks.mu.Unlock()
+	l = freezerLocks.m[g]
+	if l == nil {
+		l = &freezerLock{}
+		freezerLocks.m[g] = l
+	}
+	l.users++
+	return l, func() {
+		freezerLocks.mu.Lock()
+		defer freezerLocks.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(freezerLocks.m, g)
+		}
+	}
+}
+
+// Enter must be called before a thread of this process enters a cgroup v1. Until leave is called, Kill does not freeze the
+// cgroup: a frozen thread can stop the whole Go program, which then never thaws it. Enter blocks while Kill freezes the
+// cgroup. It may be called concurrently.
+func (g Cgroup) Enter() (leave func()) {
+	l, release := acquireFreezerLock(g)
+	l.RLock()
+	return func() {
+		l.RUnlock()
+		release()
+	}
+}
+
+// hasOwnThread reports whether a thread of this process is in the cgroup: one that exits stays in it for a short time
+// after leave.
+func (g Cgroup) hasOwnThread() bool {
+	text, err := os.ReadFile(filepath.Join(string(g), "cgroup.procs"))
+	return err == nil && slices.Contains(strings.Fields(string(text)), strconv.Itoa(os.Getpid()))
+}

@@ -1,0 +1,205 @@
+package osprocess
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// FindLeftovers returns the processes that belong to a task: the processes in a cgroup
+// with its name, and the processes that were started with the allocation's id and the
+// task's name in their environment. It omits zombies and the calling process. A process
+// that has left the cgroup and has changed its environment cannot be found. With an
+// error processes can be missing, because this process could not read the kernel's
+// data: see [IsResourceExhausted].
+func FindLeftovers(allocID, task string) ([]ID, error) {
+	groups, err := TaskCgroups(allocID, task)
+	leftovers, _, findErr := findLeftovers(groups, allocID, task)
+	return leftovers, errors.Join(err, findErr)
+}
+
+// findLeftovers returns all processes of a task with these cgroups. Of these, foundByEnv has the
+// processes whose environment names the task.
+func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv []ID, err error) {
+	var errs []error
+	for _, g := range groups {
+		// The start times are read between two reads of the cgroup's list: a pid in both
+		// lists was not reused in between.
+		processes := map[int]ID{}
+		pids, err := g.PIDs()
+		errs = append(errs, err)
+		for _, pid := range pids {
+			p, err := LookupID(pid)
+			errs = append(errs, ignoreNotExist(err))
+			if err == nil {
+				processes[pid] = p
+			}
+		}
+		pids, err = g.PIDs()
+		errs = append(errs, err)
+		for _, pid := range pids {
+			if p, ok := processes[pid]; ok && !slices.Contains(leftovers, p) {
+				leftovers = append(leftovers, p)
+			}
+		}
+	}
+	foundByEnv, err = FindByTaskEnv(allocID, task)
+	errs = append(errs, err)
+	for _, p := range foundByEnv {
+		if !slices.Contains(leftovers, p) {
+			leftovers = append(leftovers, p)
+		}
+	}
+	return leftovers, foundByEnv, errors.Join(errs...)
+}
+
+// EndLeftovers kills the processes that FindLeftovers finds, and the processes that
+// they start in the meantime, until there is none, and removes the cgroups of the task.
+// It returns the processes that it found; their exit statuses are unknown. An error
+// means that processes may still run, or that cgroups are left: ctx has ended, or this
+// process could not find or kill them. The caller must then repeat the call.
+//
+// The caller must ensure that no driver starts the task at the same time. EndLeftovers
+// may be called for a task without processes.
+func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err error) {
+	groups, err := TaskCgroups(allocID, task)
+	errs := []error{err}
+	ended, foundByEnv, findErr := findLeftovers(groups, allocID, task)
+	errs = append(errs, findErr)
+	for _, g := range groups {
+		errs = append(errs, g.Kill(ctx))
+	}
+	if len(foundByEnv) > 0 || findErr != nil { // otherwise no process is left that could start another one
+		errs = append(errs, KillByTaskEnv(ctx, allocID, task))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return ended, err
+	}
+	for _, g := range groups {
+		errs = append(errs, g.Remove())
+	}
+	return ended, errors.Join(errs...)
+}
+
+// KillByTaskEnv kills the processes that [FindByTaskEnv] returns until there is none. With an
+// error processes can still run.
+func KillByTaskEnv(ctx context.Context, allocID, task string) error {
+	if err := killUntilNone(ctx, func() ([]ID, error) { return FindByTaskEnv(allocID, task) }); err != nil {
+		return fmt.Errorf("end processes of task %q: %w", task, err)
+	}
+	return nil
+}
+
+// KillByEnv kills the processes that were started with the variable "NAME=value" in their environment until there is none,
+// except the calling process and processes whose environment this user may not read. With an error processes can still run.
+func KillByEnv(ctx context.Context, variable string) error {
+	return killUntilNone(ctx, func() (found []ID, err error) {
+		err = forEachEnv(func(p ID, env []byte) {
+			for entry := range bytes.SplitSeq(env, []byte{0}) {
+				if string(entry) == variable {
+					found = append(found, p)
+					return
+				}
+			}
+		})
+		return found, err
+	})
+}
+
+// killUntilNone kills the processes that find returns until there is none.
+func killUntilNone(ctx context.Context, find func() ([]ID, error)) error {
+	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
+		found, err := find()
+		if err == nil && len(found) == 0 {
+			return nil
+		}
+		var errs []error
+		for _, p := range found {
+			if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				errs = append(errs, fmt.Errorf("kill process %d: %w", p.PID, err))
+			}
+		}
+		if err != nil || len(errs) == len(found) {
+			return errors.Join(append(errs, err)...) // a retry would fail too
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// FindByTaskEnv returns the processes, in any cgroup, whose environment contains the
+// allocation id and the name of a task. It omits the calling process, and processes whose
+// environment this user may not read. With an error processes can be missing. It reads the
+// environments of all processes, and concurrent callers share one read.
+func FindByTaskEnv(allocID, task string) ([]ID, error) {
+	if allocID == "" || task == "" {
+		return nil, nil
+	}
+	scan := taskEnvScans.scan()
+	return slices.Clone(scan.processes[TaskEnvID{allocID, task}]), scan.err
+}
+
+// TaskEnvID identifies a task by the variables in the environment of its processes.
+type TaskEnvID struct {
+	AllocID, Task string
+}
+
+// AllTaskEnvIDs returns the tasks of all processes of this machine that have a task's
+// variables in their environment. With an error tasks can be missing.
+func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
+	scan := taskEnvScans.scan()
+	ids := make(map[TaskEnvID]bool, len(scan.processes))
+	for id := range scan.processes {
+		ids[id] = true
+	}
+	return ids, scan.err
+}
+
+// ReadEnv reads the environment that a process was started with, in the kernel's format: each
+// variable ends with a zero byte. For a zombie it is empty, or the error is ESRCH.
+func ReadEnv(pid int) ([]byte, error) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	env, err := os.ReadFile(dir + "/environ")
+	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
+		return env, err
+	}
+	// If the first thread has exited before the others, its file is empty, cannot be opened (ESRCH), or
+	// belongs to root: another thread has the environment.
+	threads, dirErr := os.ReadDir(dir + "/task")
+	if dirErr != nil || len(threads) < 2 {
+		return nil, err
+	}
+	for _, thread := range threads {
+		if thread.Name() == strconv.Itoa(pid) {
+			continue
+		}
+		env, err := os.ReadFile(dir + "/task/" + thread.Name() + "/environ")
+		if err == nil && len(env) > 0 || errors.Is(err, fs.ErrPermission) {
+			return env, err // this user may not read the environment of any thread
+		}
+	}
+	return os.ReadFile(dir + "/environ") // the other threads have ended: the first one now executes another program
+}
+
+// parseTaskEnvID parses the environment of a process in the kernel's format.
+func parseTaskEnvID(env []byte) (id TaskEnvID, ok bool) {
+	for entry := range bytes.SplitSeq(env, []byte{0}) {
+		if allocID, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {
+			id.AllocID = string(allocID)
+		} else if name, found := bytes.CutPrefix(entry, []byte("NOMAD_TASK_NAME=")); found {
+			id.Task = string(name)
+		}
+	}
+	return id, id.AllocID != "" && id.Task != ""
+}

@@ -1,0 +1,45 @@
+package osprocess
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// PeerCredentials returns the credentials of the process at the other end of a unix socket, as of its
+// connect or listen call. The pid is 0 if that process is in a pid namespace that this
+// process cannot see.
+func PeerCredentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if controlErr := raw.Control(func(fd uintptr) { cred, err = fdPeerCredentials(int(fd)) }); controlErr != nil {
+		return nil, controlErr
+	}
+	return cred, err
+}
+
+func fdPeerCredentials(fd int) (*unix.Ucred, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, fmt.Errorf("peer credentials: %w", err)
+	}
+	return cred, nil
+}
+
+// CheckPeerUser returns an error unless the process at the other end of a unix socket has the same
+// user as this process, or had it when it connected.
+func CheckPeerUser(conn *net.UnixConn) error { return checkPeerUser(PeerCredentials(conn)) }
+
+// CheckPeerUserFD does the check of CheckPeerUser for the descriptor of a socket.
+func CheckPeerUserFD(fd int) error { return checkPeerUser(fdPeerCredentials(fd)) }
+
+func checkPeerUser(cred *unix.Ucred, err error) error {
+	if err == nil && int(cred.Uid) != os.Geteuid() {
+		err = fmt.Errorf("peer is user %d, not %d", cred.Uid, os.Geteuid())
+	}
+	return err
+}

@@ -1,0 +1,85 @@
+package osprocess
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// StartMark is what outlives a plugin process about a start of a task: which start it is, and whether its
+// process was forked. It is an extended attribute of a cgroup, or the content of a file.
+type StartMark struct {
+	Forked bool
+	Data   []byte // belongs to the program that wrote the mark
+}
+
+// ErrStartMarkDamaged means that there is a mark of a start whose content cannot be read, now or later.
+var ErrStartMarkDamaged = errors.New("damaged mark of a start")
+
+const startMarkAttr = "user.nomad-lite.start"
+
+// The first bytes of a mark. They have one length, so that a mark in a file can be overwritten in place.
+var (
+	preparedPrefix = []byte("prepared ")
+	forkedPrefix   = []byte("forked   ")
+)
+
+// WriteToCgroup replaces the mark of a cgroup. It fails on kernels whose cgroups have no extended attributes.
+func (m StartMark) WriteToCgroup(path string) error {
+	if err := unix.Setxattr(path, startMarkAttr, m.text(), 0); err != nil {
+		return &os.PathError{Op: "mark", Path: path, Err: err}
+	}
+	return nil
+}
+
+// WriteToFile replaces the mark of a file with one system call, so that no reader sees a part of it. The
+// text must not be shorter than the text in the file.
+func (m StartMark) WriteToFile(f *os.File) error {
+	_, err := f.WriteAt(m.text(), 0)
+	return err
+}
+
+func (m StartMark) text() []byte {
+	if m.Forked {
+		return append(bytes.Clone(forkedPrefix), m.Data...)
+	}
+	return append(bytes.Clone(preparedPrefix), m.Data...)
+}
+
+// ReadStartMark returns the mark of an open cgroup, or of an open file. The error is fs.ErrNotExist if it has
+// none, and ErrStartMarkDamaged if a repeated call would have the same error.
+func ReadStartMark(f *os.File) (StartMark, error) {
+	buffer := make([]byte, 16<<10)
+	n, err := unix.Fgetxattr(int(f.Fd()), startMarkAttr, buffer)
+	switch {
+	case err == nil:
+	case !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP):
+		return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
+	default:
+		if n, err = unix.Pread(int(f.Fd()), buffer, 0); errors.Is(err, unix.EISDIR) || err == nil && n == 0 {
+			return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: os.ErrNotExist}
+		}
+		if err != nil {
+			return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
+		}
+	}
+	text := buffer[:n]
+	if data, ok := bytes.CutPrefix(text, forkedPrefix); ok {
+		return StartMark{Forked: true, Data: data}, nil
+	}
+	if data, ok := bytes.CutPrefix(text, preparedPrefix); ok {
+		return StartMark{Data: data}, nil
+	}
+	return StartMark{}, fmt.Errorf("%s: %w", f.Name(), ErrStartMarkDamaged)
+}
+
+// RemoveStartMark removes the mark of a cgroup.
+func RemoveStartMark(cgroup string) error {
+	if err := unix.Removexattr(cgroup, startMarkAttr); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "remove mark", Path: cgroup, Err: err}
+	}
+	return nil
+}

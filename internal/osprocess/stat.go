@@ -1,0 +1,119 @@
+package osprocess
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat holds fields of /proc/<pid>/stat.
+type Stat struct {
+	State      byte // state of the first thread; 'Z' means zombie
+	PPID       int
+	Session    int
+	UserTime   uint64 // CPU time in clock ticks
+	SystemTime uint64 // CPU time in clock ticks
+	Threads    int    // number of threads, including an exited first thread
+	StartTime  uint64
+	RSS        uint64 // pages
+	waitStatus int    // waitStatus: valid only if Ended and exitStatusReadable return true
+}
+
+// Ended reports whether the process has ended: it is a zombie, or is being removed. A process
+// whose first thread is a zombie runs while it has other threads: the first thread has exited
+// alone (pthread_exit(3)), or another one calls execve(2) at this moment.
+func (s Stat) Ended() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
+
+// ReadStat reads the fields of the process that has this pid now. The error is
+// os.ErrProcessDone if there is none.
+func ReadStat(pid int) (Stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return Stat{}, os.ErrProcessDone
+		}
+		return Stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
+// contain parentheses, so the last closing parenthesis ends it.
+func parseStat(b []byte) (Stat, error) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return Stat{}, errors.New("read process status: no name")
+	}
+	const firstFieldNumber, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
+	fields := bytes.Fields(b[i+1:])
+	if len(fields) <= rssField-firstFieldNumber || len(fields[0]) != 1 {
+		return Stat{}, errors.New("read process status: too few fields")
+	}
+	var errs []error
+	signed := func(field int) int {
+		n, err := strconv.Atoi(string(fields[field-firstFieldNumber]))
+		errs = append(errs, err)
+		return n
+	}
+	unsigned := func(field int) uint64 {
+		n, err := strconv.ParseUint(string(fields[field-firstFieldNumber]), 10, 64)
+		errs = append(errs, err)
+		return n
+	}
+	st := Stat{
+		State:      fields[stateField-firstFieldNumber][0],
+		PPID:       signed(ppidField),
+		Session:    signed(sessionField),
+		UserTime:   unsigned(utimeField),
+		SystemTime: unsigned(stimeField),
+		Threads:    signed(threadsField),
+		StartTime:  unsigned(starttimeField),
+		RSS:        unsigned(rssField),
+	}
+	if len(fields) > exitCodeField-firstFieldNumber {
+		st.waitStatus = signed(exitCodeField)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Stat{}, fmt.Errorf("read process status: %w", err)
+	}
+	return st, nil
+}
+
+// Children lists the children of a process, zombies included.
+func Children(pid int) []int {
+	var pids []int
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	tasks, _ := os.ReadDir(dir)
+	for _, t := range tasks {
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			return scanChildren(pid) // the kernel has no CONFIG_PROC_CHILDREN, or the thread has just ended
+		}
+		for _, field := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, child)
+			}
+		}
+	}
+	return pids
+}
+
+func scanChildren(parent int) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := ReadStat(pid); err == nil && st.PPID == parent {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

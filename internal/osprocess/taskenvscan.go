@@ -1,0 +1,103 @@
+package osprocess
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+)
+
+// taskEnvScan is the result of one read of the environments of all processes.
+type taskEnvScan struct {
+	processes map[TaskEnvID][]ID // processes that have the variables of a task in their environment
+	err       error              // if set, processes can be missing
+
+	done chan struct{} // closed after processes and err were set
+}
+
+// taskEnvScanner makes scans for concurrent callers. A scan reads several files for each process of the
+// machine. A hundred tasks that are cleaned up at the same time have the same cost as one task.
+type taskEnvScanner struct {
+	read func() (map[TaskEnvID][]ID, error)
+
+	running chan struct{} // has capacity 1, and a value during a scan
+
+	mu   sync.Mutex
+	next *taskEnvScan // scan that has not started; nil if there is none
+}
+
+var taskEnvScans = newTaskEnvScanner(readTaskEnvs)
+
+func newTaskEnvScanner(read func() (map[TaskEnvID][]ID, error)) *taskEnvScanner {
+	return &taskEnvScanner{read: read, running: make(chan struct{}, 1)}
+}
+
+// scan returns the result of a scan that has started after the call, because an earlier scan can have missed
+// a process that the caller must find. Several callers can receive the same result, and must not change it.
+func (s *taskEnvScanner) scan() *taskEnvScan {
+	s.mu.Lock()
+	scan := s.next
+	joined := scan != nil
+	if !joined {
+		scan = &taskEnvScan{done: make(chan struct{})}
+		s.next = scan
+	}
+	s.mu.Unlock()
+	if joined {
+		<-scan.done
+		return scan
+	}
+
+	s.running <- struct{}{}
+	defer func() { <-s.running }()
+	s.mu.Lock()
+	s.next = nil
+	s.mu.Unlock()
+	defer close(scan.done)
+	scan.processes, scan.err = s.read()
+	return scan
+}
+
+// readTaskEnvs returns the processes that have the variables of a task in their environment, except the calling
+// process. With an error processes can be missing.
+func readTaskEnvs() (map[TaskEnvID][]ID, error) {
+	processes := make(map[TaskEnvID][]ID)
+	err := forEachEnv(func(p ID, env []byte) {
+		if id, ok := parseTaskEnvID(env); ok {
+			processes[id] = append(processes[id], p)
+		}
+	})
+	return processes, err
+}
+
+// forEachEnv calls visit for each process with its environment, except for the calling process and for processes whose
+// environment this user may not read. With an error processes can be missing.
+func forEachEnv(visit func(p ID, env []byte)) error {
+	names, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("find processes: %w", err)
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// The ID is read before the environment, so that Signal to a later process with the
+		// same pid fails.
+		p, err := LookupID(pid)
+		var env []byte
+		if err == nil {
+			env, err = ReadEnv(pid)
+		}
+		if err != nil {
+			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("find processes: %w", err)
+			}
+			continue
+		}
+		visit(p, env)
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package catalog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// Binary is an open plugin file that has passed the checks. The caller closes it.
+type Binary struct {
+	// File is the file handle on which the checks were made.
+	File *os.File
+
+	// Path is the path of the file, for messages. It is executed if IsScript is set.
+	Path string
+
+	// Argv is the command line, with argv[0].
+	Argv []string
+
+	// IsScript means that the file is not an ELF file: the interpreter opens the file again
+	// by its path, so it cannot be executed through the handle.
+	IsScript bool
+}
+
+// Close closes the handle.
+func (b *Binary) Close() error { return b.File.Close() }
+
+// Open opens the plugin's file and checks it. Each call checks again, because
+// files change.
+func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
+	if e.Err != nil {
+		return nil, e.Err
+	}
+	if e.Builtin {
+		// /proc/self/exe is opened, not the path of the executable: an upgrade may have
+		// replaced the file at the path.
+		f, err := os.Open("/proc/self/exe")
+		if err != nil {
+			return nil, err
+		}
+		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{builtinArgv0}, e.Args...)}, nil
+	}
+
+	root, err := os.OpenRoot(e.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkDir(root, e.dir, logger); err != nil {
+		return nil, err
+	}
+	// Without O_NONBLOCK the open of a FIFO would block.
+	f, err := root.OpenFile(e.fileName, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, statError(root, e.fileName, err)
+	}
+	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
+	if err := b.checkStartable(e, logger); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// checkStartable determines whether the file is a script, and returns an error if it may
+// not be started.
+func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
+	info, err := b.File.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+	if err := checkFilePermissions(info, "the file", logger); err != nil {
+		return err
+	}
+	// The file may be a symbolic link, so the directories between the plugin directory and
+	// its target are checked too.
+	if err := safepath.CheckParents(e.Path); err != nil {
+		return err
+	}
+
+	var fileMagic [4]byte
+	n, err := b.File.ReadAt(fileMagic[:], 0)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
+
+	return b.checkContent(e)
+}
+
+// checkContent compares the checksum of the file with the plugin block and the lock file.
+func (b *Binary) checkContent(e Entry) error {
+	required := ""
+	if e.Block != nil {
+		required = e.Block.SHA256
+	}
+	if required == "" && e.lockedSHA256 == "" {
+		return nil
+	}
+	sum, err := b.SHA256()
+	switch {
+	case err != nil:
+		return err
+	case required != "" && !strings.EqualFold(required, sum):
+		return fmt.Errorf("its sha256 is %s, but %s wants %s", sum, e.Block.Range, required)
+	case e.lockedSHA256 != "" && e.lockedSHA256 != sum:
+		return fmt.Errorf("it has changed since it was installed: its sha256 is %s, and not %s. If the change is wanted: nomad-lite plugin install FILE", sum, e.lockedSHA256)
+	}
+	return nil
+}
+
+// SHA256 reads the whole file through the handle and returns its checksum, in hex.
+func (b *Binary) SHA256() (string, error) { return hashContent(b.File) }
+
+// HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if
+// the file's metadata differs from stat before or after the file is read.
+func HashFile(path string, stat FileStat) (string, error) {
+	// Without O_NONBLOCK the open of a FIFO would block.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	unchanged := func() error {
+		info, err := f.Stat()
+		if err == nil && fileStat(info) != stat {
+			err = fmt.Errorf("%s has changed", path)
+		}
+		return err
+	}
+	if err := unchanged(); err != nil {
+		return "", err
+	}
+	sum, err := hashContent(f)
+	if err != nil {
+		return "", err
+	}
+	return sum, unchanged()
+}
+
+// hashContent returns the SHA-256 checksum of the whole file, in hex.
+func hashContent(f *os.File) (string, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, math.MaxInt64)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// checkDir returns an error if an untrusted user could replace the directory or a file
+// in it.
+func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if err := checkFilePermissions(info, "the plugin directory "+dir, logger); err != nil {
+		return err
+	}
+	if err := safepath.CheckParents(dir); err != nil {
+		return fmt.Errorf("the plugin directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// checkFilePermissions returns an error if users other than root and the agent's user may write to
+// the file. subject names the file in errors.
+func checkFilePermissions(info fs.FileInfo, subject string, logger hclog.Logger) error {
+	return checkOwnerAndMode(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
+}
+
+// checkOwnerAndMode returns an error if users other than root and the agent's user self may
+// write to a file with the given mode and owner. subject names the file in errors.
+func checkOwnerAndMode(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
+	switch {
+	case owner != 0 && owner != self:
+		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", subject, owner, self)
+	case mode&0o002 != 0:
+		return fmt.Errorf("other users may write to %s (mode %04o); chmod o-w makes it safe", subject, mode)
+	case mode&0o020 != 0 && self == 0:
+		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", subject, mode)
+	case mode&0o020 != 0 && logger != nil:
+		logger.Warn("a group may write where plugins come from", "what", subject, "mode", fmt.Sprintf("%04o", mode))
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// LockFileName is the name of the lock file in a plugin directory. Hidden files are never plugins.
+const LockFileName = ".plugins.lock.json"
+
+// LockFile records which plugins were installed in a directory. A file with an entry is started only with the
+// recorded content; files without an entry are not restricted.
+type LockFile struct {
+	Plugins map[string]LockedPlugin // by file name
+}
+
+// LockedPlugin is an installed file.
+type LockedPlugin struct {
+	SHA256      string // checksum of the file, in hex
+	Source      string // absolute path of the file that was copied
+	InstalledAt time.Time
+}
+
+// ReadLockFile reads the lock file of a plugin directory. It returns an empty LockFile if there is none, and an
+// error if the file is invalid or other users can write to it.
+func ReadLockFile(dir string) (*LockFile, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return readLockFile(root, dir)
+}
+
+func readLockFile(root *os.Root, dir string) (*LockFile, error) {
+	lock := &LockFile{Plugins: map[string]LockedPlugin{}}
+	path := filepath.Join(dir, LockFileName)
+	// Without O_NONBLOCK the open of a FIFO would block.
+	f, err := root.OpenFile(LockFileName, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return lock, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	if err := checkFilePermissions(info, path, nil); err != nil {
+		return nil, err
+	}
+	const maxSize = 1 << 20
+	if err := json.NewDecoder(io.LimitReader(f, maxSize)).Decode(lock); err != nil {
+		return nil, fmt.Errorf("%s: %w: install the plugins again after you have removed it", path, err)
+	}
+	return lock, nil
+}
+
+// write replaces the lock file of a plugin directory.
+func (l *LockFile) write(dir string) error {
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".installing-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, LockFileName))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", LockFileName, err), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// FileState is the result of the comparison of a file with the lock file.
+type FileState string
+
+// The states of a file in a plugin directory.
+const (
+	FileUnchanged    FileState = "ok"
+	FileChanged      FileState = "changed"       // the content is not the recorded content: the file is not started
+	FileMissing      FileState = "missing"       // the lock file has an entry, but there is no file
+	FileNotInstalled FileState = "not installed" // the lock file has no entry: the file is started with any content
+)
+
+// VerifiedFile is a file of a plugin directory, or an entry of its lock file.
+type VerifiedFile struct {
+	Name   string
+	State  FileState
+	SHA256 string // checksum of the file, in hex; empty if it is missing
+	LockedPlugin
+}
+
+// Verify compares all executable files of a plugin directory with the lock file. The result is sorted by name.
+func Verify(dir string) ([]VerifiedFile, error) {
+	lock, err := ReadLockFile(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	missing := make(map[string]bool)
+	for name := range lock.Plugins {
+		missing[name] = true
+	}
+	var files []VerifiedFile
+	for _, entry := range entries {
+		name := entry.Name()
+		path := filepath.Join(dir, name)
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || !base.ValidName(name) {
+			continue
+		}
+		sum, err := HashFile(path, fileStat(info))
+		if err != nil {
+			return nil, err
+		}
+		f := VerifiedFile{Name: name, State: FileNotInstalled, SHA256: sum, LockedPlugin: lock.Plugins[name]}
+		if missing[name] {
+			f.State = FileUnchanged
+			if f.LockedPlugin.SHA256 != sum {
+				f.State = FileChanged
+			}
+		}
+		delete(missing, name)
+		files = append(files, f)
+	}
+	for name := range missing {
+		files = append(files, VerifiedFile{Name: name, State: FileMissing, LockedPlugin: lock.Plugins[name]})
+	}
+	sort.Slice(files, func(i, j int) bool { return files[i].Name < files[j].Name })
+	return files, nil
+}
+
+// Installation is a file that was copied, and is not in its plugin directory yet. The caller must call Commit or
+// Discard.
+type Installation struct {
+	Name   string // name of the file in the plugin directory
+	SHA256 string // checksum of the copy, in hex
+
+	dir        string
+	stagingDir string
+	source     string
+}
+
+// PrepareInstall copies a file into a new directory inside the plugin directory dir, which it creates if
+// necessary. It rejects a plugin directory to which other users can write.
+func PrepareInstall(dir, source, name string) (*Installation, error) {
+	if !base.ValidName(name) {
+		return nil, fmt.Errorf("%q is no name for a plugin: it has letters, digits, dots, dashes and underscores, and starts with a letter or digit; choose one with -name", name)
+	}
+	var err error
+	i := &Installation{Name: name}
+	if i.source, err = filepath.Abs(source); err != nil {
+		return nil, err
+	}
+	if i.dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(i.dir, 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(i.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkDir(root, i.dir, nil); err != nil {
+		return nil, err
+	}
+	if i.stagingDir, err = os.MkdirTemp(i.dir, ".installing-*"); err != nil {
+		return nil, err
+	}
+	if err := i.copyFile(); err != nil {
+		return nil, errors.Join(err, i.Discard())
+	}
+	return i, nil
+}
+
+func (i *Installation) copyFile() error {
+	from, err := os.OpenFile(i.source, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if info, err := from.Stat(); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", i.source)
+	}
+	to, err := os.OpenFile(filepath.Join(i.stagingDir, i.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	_, err = io.Copy(io.MultiWriter(to, sum), from)
+	i.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return errors.Join(err, to.Chmod(0o755), to.Sync(), to.Close())
+}
+
+// StagingDir returns a directory with nothing but the copy, from which it can be started for a check.
+func (i *Installation) StagingDir() string { return i.stagingDir }
+
+// Commit moves the copy into the plugin directory, where it replaces a file of the same name, and records its
+// checksum. It blocks while another installation is recorded there.
+func (i *Installation) Commit() error {
+	dir, err := os.Open(i.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := filelock.Lock(dir, unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", i.dir, err)
+	}
+	lock, err := ReadLockFile(i.dir)
+	if err != nil {
+		return err
+	}
+	// The file comes first: after a crash in between, the file does not have the recorded content, and is not
+	// started until it is installed again.
+	if err := os.Rename(filepath.Join(i.stagingDir, i.Name), filepath.Join(i.dir, i.Name)); err != nil {
+		return err
+	}
+	lock.Plugins[i.Name] = LockedPlugin{SHA256: i.SHA256, Source: i.source, InstalledAt: time.Now().UTC().Truncate(time.Second)}
+	return errors.Join(lock.write(i.dir), dir.Sync(), i.Discard())
+}
+
+// Discard removes what PrepareInstall has made, except a plugin directory that it has created.
+func (i *Installation) Discard() error { return os.RemoveAll(i.stagingDir) }

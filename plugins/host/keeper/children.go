@@ -1,0 +1,95 @@
+package keeper
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// hasChildren reports whether this process has children, zombies included.
+func hasChildren() bool {
+	_, _, err := osprocess.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
+	return !errors.Is(err, unix.ECHILD)
+}
+
+// processesWithTasks returns the keeper and its spawned or adopted processes, but only
+// those with a living child that is not itself such a process. The child can be a task.
+func (k *server) processesWithTasks() []osprocess.ID {
+	k.forkMu.Lock() // forkMu: spawned lacks a child that is being started
+	defer k.forkMu.Unlock()
+	k.mu.Lock()
+	own := append([]osprocess.ID{k.hello.Process}, k.spawnedProcs...)
+	own = append(own, k.managedProcs...)
+	k.mu.Unlock()
+	started := make(map[int]bool, len(own))
+	for _, p := range own {
+		started[p.PID] = p.Alive()
+	}
+	var parents []osprocess.ID
+	for _, p := range own {
+		if !started[p.PID] {
+			continue
+		}
+		if slices.ContainsFunc(osprocess.Children(p.PID), func(pid int) bool { return !started[pid] && isAlive(pid) }) {
+			parents = append(parents, p)
+		}
+	}
+	return parents
+}
+
+// isAlive reports whether a process has not ended. A process of another user that /proc does not
+// show counts as running.
+func isAlive(pid int) bool {
+	st, err := osprocess.ReadStat(pid)
+	if err != nil {
+		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	return !st.Ended()
+}
+
+// killDescendants kills every process below this one and reaps it. The children of a killed
+// process are reparented to this process, so killDescendants repeats until no child is left. A
+// child of another user that this process may not kill is left alone.
+func killDescendants() {
+	for {
+		killed := 0
+		for _, pid := range osprocess.Children(os.Getpid()) {
+			if unix.Kill(pid, unix.SIGKILL) == nil {
+				killed++
+				UnfreezeCgroup(strconv.Itoa(pid))
+			}
+		}
+		var waitStatus unix.WaitStatus
+		flags := 0
+		if killed == 0 {
+			flags = unix.WNOHANG
+		}
+		pid, err := unix.Wait4(-1, &waitStatus, flags, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return // ECHILD
+		case pid == 0 && len(osprocess.Children(os.Getpid())) > 0:
+			return // the remaining children belong to other users
+		}
+	}
+}
+
+// killProcessTree kills a process that is not a child of this one, and its descendants. It stops each
+// process before it lists the children, so that the process cannot fork meanwhile.
+func killProcessTree(p osprocess.ID) {
+	if p.Signal(unix.SIGSTOP) != nil {
+		return
+	}
+	for _, pid := range osprocess.Children(p.PID) {
+		if child, err := osprocess.LookupID(pid); err == nil {
+			killProcessTree(child)
+		}
+	}
+	_ = p.Signal(unix.SIGKILL) // the process can have exited
+}

@@ -1,0 +1,520 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+)
+
+// Config describes a keeper and how to start it.
+type Config struct {
+	// Dir is the data directory; it is created if it is missing. One keeper serves a data
+	// directory, whatever path leads to it. See [Directory] for the files in it.
+	Dir string
+
+	// Args are the arguments, with argv[0], that start this executable as a keeper.
+	Args []string
+
+	// Ephemeral ties the keeper to the agent: when the agent's connection ends, the keeper
+	// kills every process that it has started and every orphan that it has adopted. It applies
+	// when a keeper is started, not when the client connects to a running one.
+	Ephemeral bool
+
+	// IdleTimeout is how long a keeper without agent, children and held descriptors in use waits
+	// for an agent before it exits; 0 means ten minutes.
+	IdleTimeout time.Duration
+
+	Logger hclog.Logger
+
+	version int // set by tests; 0 means protocolVersion
+}
+
+// Client is a connection to a keeper. All methods may be called concurrently. When the keeper
+// dies, the client of an agent starts another keeper, hands it the held descriptors, and
+// repeats the requests that can be repeated; callers only see a delay. It is large because each request
+// of the protocol is a method.
+type Client struct {
+	cfg          Config      // cfg.Ephemeral is guarded by mu
+	isAgent      bool        // isAgent: the client may start a keeper
+	dir          *Directory  // set for an agent only
+	pluginSocket *socketPath // the keeper's socket, from the environment of a plugin; nil for an agent
+	stop         context.CancelFunc
+	wg           sync.WaitGroup
+	conns        *rpcmux.Reconnector[*clientConn]
+
+	mu            sync.Mutex
+	fdCopies      map[string]fdCopy
+	spawnedProcs  map[osprocess.ID]bool // processes that the next keeper must adopt
+	keeperChild   *os.Process           // the keeper that this process has started last and must reap
+	keeperChildID osprocess.ID          // identifies keeperChild
+	keeperID      osprocess.ID          // the keeper of the last connection
+	ephemeral     bool
+	keeperStarts  int // number of keepers that this process has started
+}
+
+// fdCopy is the client's own duplicate of a descriptor that the keeper holds.
+type fdCopy struct {
+	fd                int
+	drainWithoutAgent bool
+}
+
+// Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
+// leads a session of its own and outlives this process. Start returns when the connection is
+// established, or when ctx ends. The caller calls Close.
+func Start(ctx context.Context, cfg Config) (*Client, error) {
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = 10 * time.Minute
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	dir, err := OpenDirectory(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
+	}
+	c, err := openClient(ctx, &Client{cfg: cfg, isAgent: true, dir: dir})
+	if err != nil {
+		dir.Close()
+	}
+	return c, err
+}
+
+// Attach connects a plugin to the keeper behind a socket, whose path is the value of
+// EnvSocket. It never starts a keeper, and the client may only call Wait.
+func Attach(ctx context.Context, socket string) (*Client, error) {
+	found := &socketPath{path: socket}
+	c, err := openClient(ctx, &Client{
+		cfg:          Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
+		pluginSocket: found,
+	})
+	if err != nil {
+		found.close()
+	}
+	return c, err
+}
+
+// openClient connects a client and starts the goroutine that reconnects it.
+func openClient(ctx context.Context, c *Client) (*Client, error) {
+	life, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
+	c.fdCopies = map[string]fdCopy{}
+	c.spawnedProcs = map[osprocess.ID]bool{}
+	l, err := c.connectOrStart(ctx)
+	if err != nil {
+		stop()
+		c.closeFDCopies()
+		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
+	}
+	c.publishConn(l)
+	c.wg.Go(func() { c.keepConnected(life, l) })
+	return c, nil
+}
+
+// Socket returns the path of the keeper's socket, which the environment variable EnvSocket
+// passes to plugins.
+func (c *Client) Socket() string { return filepath.Join(SocketDir(c.cfg.Dir), socketName) }
+
+// RestoreSocket creates the directory for sockets if it is missing, and makes the keeper
+// create its socket again if that is missing. It does not wait for the keeper.
+func (c *Client) RestoreSocket() error {
+	if err := c.dir.MakeSocketDir(); err != nil {
+		return err
+	}
+	if c.dir.HasSocket(socketName) {
+		return nil
+	}
+	err := c.KeeperProcess().Signal(unix.SIGHUP)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // no keeper is connected: a new one creates its socket
+	}
+	return err
+}
+
+// KeeperProcess returns the process of the last connected keeper.
+func (c *Client) KeeperProcess() osprocess.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keeperID
+}
+
+// Status is the state of the keeper from the point of view of its client.
+type Status struct {
+	Process   osprocess.ID // of the last connected keeper
+	Connected bool
+	Starts    int // keepers that this client has started
+	StoredFDs int // descriptors that the keeper holds for this client
+}
+
+// Status returns the state of the keeper. It does not block.
+func (c *Client) Status() Status {
+	l := c.conns.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopies)}
+}
+
+// Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
+func (c *Client) Ephemeral() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ephemeral
+}
+
+// Close ends the connection. A persistent keeper continues to run. For an ephemeral keeper,
+// Close blocks until the keeper has exited, at most ten seconds. Close may be called twice.
+func (c *Client) Close() error {
+	c.stop()
+	c.wg.Wait()
+	c.closeFDCopies()
+	if c.dir != nil {
+		c.dir.Close()
+	}
+	if c.pluginSocket != nil {
+		c.pluginSocket.close()
+	}
+
+	c.mu.Lock()
+	child, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.ephemeral
+	c.keeperChild = nil
+	c.mu.Unlock()
+	if c.isAgent && ephemeral && !keeper.EndsWithin(10*time.Second) {
+		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
+	}
+	reapChild(child, childProc, 0)
+	return nil
+}
+
+// closeFDCopies closes the client's copies of held descriptors.
+func (c *Client) closeFDCopies() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, h := range c.fdCopies {
+		unix.Close(h.fd)
+		delete(c.fdCopies, key)
+	}
+}
+
+// Spawn starts a child of the keeper in a session of its own. It returns once the program is
+// executed. An error of the kernel (no such file, permission) is wrapped as a syscall.Errno.
+// Spawn is never repeated: see ErrKeeperDied.
+func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
+	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, KillOnDisconnect: cmd.KillOnDisconnect}
+	if params.Env == nil {
+		params.Env = []string{}
+	}
+	exe := cmd.Executable
+	if exe == nil && cmd.Path == selfExePath {
+		// The client opens the file, because in the keeper /proc/self/exe is the keeper's
+		// executable.
+		f, err := os.Open(selfExePath)
+		if err != nil {
+			return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+		}
+		defer f.Close()
+		exe = f
+	}
+	var fds []int
+	defer func() { framing.CloseAll(fds) }()
+	for _, f := range []struct {
+		file *os.File
+		has  *bool
+	}{{exe, &params.HasExec}, {cmd.Stdin, &params.HasStdin}, {cmd.Stdout, &params.HasStdout}, {cmd.Stderr, &params.HasStderr}} {
+		if f.file == nil {
+			continue
+		}
+		fd, err := duplicateFile(f.file)
+		if err != nil {
+			return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+		}
+		fds = append(fds, fd)
+		*f.has = true
+	}
+
+	l, err := c.conns.Wait(ctx)
+	if err != nil {
+		return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+	}
+	// The call ignores the end of ctx: otherwise the caller could miss a child that was
+	// started.
+	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
+	if errors.Is(err, errConnDown) {
+		err = ErrKeeperDied
+	}
+	if err != nil {
+		return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+	}
+	if err := resp.err(); err != nil {
+		return osprocess.ID{}, err
+	}
+	c.mu.Lock()
+	c.spawnedProcs[resp.Process] = true
+	c.mu.Unlock()
+	return resp.Process, nil
+}
+
+// KeepProcessAfterDisconnect clears KillOnDisconnect of a child: the keeper no longer kills it when this
+// client disconnects. The caller must have stored what the next client needs to find the
+// child. KeepProcessAfterDisconnect does nothing if the child has ended or was started without
+// KillOnDisconnect.
+func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p osprocess.ID) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opKeepAfterDisconnect, Process: p}); err != nil {
+		return fmt.Errorf("confirm process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// AdoptProcess adds a process, which an earlier keeper started for another agent, to the processes
+// that an ephemeral keeper kills. A process that was added before, or has ended, is no
+// error.
+func (c *Client) AdoptProcess(ctx context.Context, p osprocess.ID) error {
+	c.mu.Lock()
+	known := c.spawnedProcs[p]
+	c.spawnedProcs[p] = true
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.managedProcs()}); err != nil {
+		return fmt.Errorf("adopt process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// managedProcs returns the spawned and adopted processes that are still alive.
+func (c *Client) managedProcs() []osprocess.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var aliveProcs []osprocess.ID
+	for p := range c.spawnedProcs {
+		if p.Alive() {
+			aliveProcs = append(aliveProcs, p)
+		} else {
+			delete(c.spawnedProcs, p)
+		}
+	}
+	return aliveProcs
+}
+
+// Wait blocks until a process has ended and returns its exit status. It works for children of
+// the keeper, for orphans that the keeper has adopted, and for other processes as far as the
+// kernel reports their status. The error is ErrExitStatusUnknown if the exit status is unknown. Any
+// number of callers may wait for the same process, also after it has ended.
+func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus, error) {
+	for {
+		l, err := c.waitForConn(ctx, p)
+		if err != nil {
+			return osprocess.ExitStatus{}, err
+		}
+		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
+		if errors.Is(err, errConnDown) {
+			continue // after the connection has ended, the next keeper gets the request
+		}
+		if err != nil {
+			return osprocess.ExitStatus{}, err
+		}
+		if err := resp.err(); err != nil {
+			return osprocess.ExitStatus{}, err
+		}
+		c.mu.Lock()
+		delete(c.spawnedProcs, p)
+		c.mu.Unlock()
+		return resp.Status, nil
+	}
+}
+
+// waitForConn returns the connection. A client that cannot start a keeper returns ErrExitStatusUnknown
+// once the process has ended and no keeper was reachable for five seconds.
+func (c *Client) waitForConn(ctx context.Context, p osprocess.ID) (*clientConn, error) {
+	if c.isAgent {
+		return c.conns.Wait(ctx)
+	}
+	for {
+		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+		l, err := c.conns.Wait(limited)
+		cancel()
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
+			return l, err
+		}
+		if !p.Alive() {
+			return nil, ErrExitStatusUnknown
+		}
+	}
+}
+
+// StoreFD makes the keeper hold a descriptor, for example the read end of a FIFO. It
+// replaces the descriptor that was held under the key. The caller keeps f. StoreFD is for
+// pipes, FIFOs and sockets, because the keeper considers a descriptor unused when its other
+// end is closed.
+func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
+	return c.storeFD(ctx, key, f, false)
+}
+
+// StoreAndDrainFD stores the read end of a plugin's stderr like StoreFD. While no agent is
+// connected, the keeper reads and discards the output, so that the plugin never blocks.
+// While an agent is connected, the agent must read.
+func (c *Client) StoreAndDrainFD(ctx context.Context, key string, f *os.File) error {
+	return c.storeFD(ctx, key, f, true)
+}
+
+func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool) error {
+	own, err := duplicateFile(f)
+	if err != nil {
+		return fmt.Errorf("hold %q: %w", key, err)
+	}
+	fd, err := duplicateFD(own)
+	if err != nil {
+		unix.Close(own)
+		return fmt.Errorf("hold %q: %w", key, err)
+	}
+	defer unix.Close(fd)
+
+	// The copy is recorded before the request: if the keeper dies during the request, the
+	// client stores the copy in the next keeper.
+	c.mu.Lock()
+	if old, ok := c.fdCopies[key]; ok {
+		unix.Close(old.fd)
+	}
+	c.fdCopies[key] = fdCopy{own, drain}
+	c.mu.Unlock()
+
+	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.fdCopies[key].fd == own {
+			unix.Close(own)
+			delete(c.fdCopies, key)
+		}
+		return fmt.Errorf("hold %q: %w", key, err)
+	}
+	return nil
+}
+
+// GetFD returns a duplicate of the descriptor that is held under a key; the keeper keeps its
+// own. The caller closes the file. The error is ErrFDNotStored if no descriptor is held under the
+// key. GetFD does not call the keeper: the client of an agent has a copy of every held
+// descriptor.
+func (c *Client) GetFD(key string) (*os.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, ok := c.fdCopies[key]
+	if !ok {
+		return nil, fmt.Errorf("take %q: %w", key, ErrFDNotStored)
+	}
+	fd, err := duplicateFD(own.fd)
+	if err != nil {
+		return nil, fmt.Errorf("take %q: %w", key, err)
+	}
+	return os.NewFile(uintptr(fd), key), nil
+}
+
+// StoredFDKeys returns the keys of the held descriptors. Like GetFD it does not call the keeper.
+func (c *Client) StoredFDKeys() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.fdCopies))
+}
+
+// RemoveFD makes the keeper close the descriptor that is held under a key. A key without a
+// descriptor is no error.
+func (c *Client) RemoveFD(ctx context.Context, key string) error {
+	c.mu.Lock()
+	if h, ok := c.fdCopies[key]; ok {
+		unix.Close(h.fd)
+		delete(c.fdCopies, key)
+	}
+	c.mu.Unlock()
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
+		return fmt.Errorf("drop %q: %w", key, err)
+	}
+	return nil
+}
+
+// ListFDs returns the keys of the held descriptors, sorted.
+func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
+	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListFDs})
+	if err != nil {
+		return nil, fmt.Errorf("list held descriptors: %w", err)
+	}
+	return resp.Keys, nil
+}
+
+// ListParentProcesses returns the keeper and its spawned or adopted processes, but only
+// those with a living child that is not itself such a process. The child can be a task: an
+// empty list without an error means that no task runs below the keeper.
+func (c *Client) ListParentProcesses(ctx context.Context) ([]osprocess.ID, error) {
+	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListParentProcesses})
+	if err != nil {
+		return nil, fmt.Errorf("list processes below the keeper: %w", err)
+	}
+	return resp.ParentProcesses, nil
+}
+
+// SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): it kills the
+// processes below it when the agent's connection ends, and Close blocks until it has
+// exited.
+func (c *Client) SetEphemeral(ctx context.Context) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opSetEphemeral}); err != nil {
+		return fmt.Errorf("end with the agent: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Ephemeral, c.ephemeral = true, true
+	return nil
+}
+
+// EndWithoutTasks makes the keeper exit as soon as this client is closed and ListParentProcesses would return an empty list;
+// the keeper then kills its spawned processes. EndWithoutTasks does not wait for that. The keeper drops the
+// request when another agent connects.
+func (c *Client) EndWithoutTasks(ctx context.Context) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
+		return fmt.Errorf("end without tasks: %w", err)
+	}
+	return nil
+}
+
+// retryIdempotentCall sends a request, and sends it again on each new connection until the
+// keeper responds. The request must be idempotent, and its response carries no descriptors.
+func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...int) (*response, error) {
+	for {
+		l, err := c.conns.Wait(ctx)
+		if err != nil {
+			return nil, err
+		}
+		resp, got, err := l.call(ctx, req, fds...)
+		framing.CloseAll(got)
+		if errors.Is(err, errConnDown) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return resp, resp.err()
+	}
+}
+
+// GoRuntimeEnv returns the environment variables of this process that Go's runtime reads.
+// Helper processes get no other variables, so that they do not inherit the agent's secrets.
+func GoRuntimeEnv() []string {
+	env := []string{}
+	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}

@@ -1,0 +1,86 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+)
+
+// errConnDown means that the connection ended before the response arrived.
+var errConnDown = errors.New("connection to the keeper is down")
+
+// clientConn is one connection of a client.
+type clientConn struct {
+	*rpcmux.PendingCalls[callResult]
+	conn      *framing.Conn
+	keeper    framing.Hello
+	ephemeral bool // set by Client.syncDescriptors
+	wg        sync.WaitGroup
+}
+
+type callResult struct {
+	resp *response
+	fds  []int
+}
+
+// newClientConn exchanges the hello messages on a connection, and becomes the owner of the
+// connection.
+func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello) (*clientConn, error) {
+	conn := framing.NewConn(socket, messageLimits)
+	keeper, err := conn.ExchangeHello(ctx, own)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("introduce to keeper: %w", err)
+	}
+	unwanted := func(r callResult) { framing.CloseAll(r.fds) }
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeper: keeper}
+	l.wg.Go(l.readResponses)
+	return l, nil
+}
+
+// close ends the connection and waits for its goroutine.
+func (l *clientConn) close() {
+	l.conn.Close()
+	l.wg.Wait()
+}
+
+// call sends a request and waits for its response. The caller must close the received
+// descriptors, and remains the owner of the passed ones.
+func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
+	r := *req
+	res, err := l.Call(ctx, func(id uint64) error {
+		r.ID = id
+		err := l.conn.Send(&r, fds...)
+		if errors.Is(err, framing.ErrDown) {
+			return errConnDown
+		}
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
+		_ = l.conn.Send(&request{ID: r.ID, Op: opCancelWait}) // Send fails only if the connection has ended
+	}
+	return res.resp, res.fds, err
+}
+
+// readResponses delivers responses until the connection ends.
+func (l *clientConn) readResponses() {
+	defer l.End()
+	defer l.conn.Close()
+	for {
+		resp := &response{}
+		fds, err := l.conn.Receive(resp)
+		if errors.Is(err, framing.ErrNoFreeDescriptors) {
+			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
+		} else if err != nil {
+			return
+		}
+		l.DeliverResponse(resp.ID, callResult{resp, fds})
+	}
+}

@@ -1,0 +1,426 @@
+package keeper
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// publishConn publishes a connection to all callers.
+func (c *Client) publishConn(l *clientConn) {
+	c.mu.Lock()
+	c.keeperID, c.ephemeral = l.keeper.Process, l.ephemeral
+	c.mu.Unlock()
+	c.conns.Set(l, nil)
+}
+
+// keepConnected replaces the connection whenever it ends, until ctx ends.
+func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
+	logError := func(err error) {
+		if c.isAgent {
+			c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
+		}
+	}
+	for ok := true; ok; {
+		select {
+		case <-l.Done():
+		case <-ctx.Done():
+		}
+		c.conns.Set(nil, nil)
+		l.close()
+		if c.isAgent && ctx.Err() == nil {
+			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.Process.PID, "dir", c.cfg.Dir)
+		}
+		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
+			c.publishConn(l)
+		}
+	}
+}
+
+// connectOrStart returns a connection to the keeper. The client of a plugin only connects.
+// The client of an agent starts a keeper if none runs, and copies stored descriptors in
+// both directions, so that both have all of them.
+func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
+	if !c.isAgent {
+		conn, err := c.pluginSocket.dial()
+		if err != nil {
+			return nil, err
+		}
+		return newClientConn(ctx, conn, c.hello())
+	}
+
+	lock, err := c.dir.Lock(lockFileName, unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	l, err := c.connectRunningKeeper(ctx)
+	if err == nil && l == nil {
+		l, err = c.startKeeper(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The keeper of an earlier agent can have a lower limit than this agent.
+	if _, err := l.keeper.Process.RaiseDescriptorLimit(); err != nil {
+		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeper.Process.PID, "error", err)
+	}
+	if err := c.syncDescriptors(ctx, l); err != nil {
+		l.close()
+		return nil, fmt.Errorf("hand over descriptors: %w", err)
+	}
+	return l, nil
+}
+
+// hello returns the hello message of this client.
+func (c *Client) hello() framing.Hello {
+	role := framing.RolePlugin
+	if c.isAgent {
+		role = framing.RoleAgent
+	}
+	return framing.NewHello(role, cmp.Or(c.cfg.version, protocolVersion))
+}
+
+func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
+
+// connectRunningKeeper returns a connection to the keeper of the directory, or nil if none runs.
+// A keeper runs as long as a process holds the lock of its PID file, even if its socket is
+// missing. connectRunningKeeper makes a keeper without a socket listen again, and kills a keeper
+// that does not respond. If this process has no free descriptors, connectRunningKeeper returns
+// that error and kills nothing. The caller holds the lock of the directory.
+func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) {
+	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
+	conn, err := c.dialKeeper()
+	if err != nil && !isUnreachable(err) {
+		return nil, err
+	}
+	if err != nil {
+		p, running, err := c.dir.LockedBy(pidFileName)
+		if !running {
+			return nil, err
+		}
+		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
+		if conn, err = c.signalAndDialKeeper(ctx, p); osprocess.IsResourceExhausted(err) || ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
+		} else if err != nil {
+			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
+			return nil, p.KillAndWait()
+		}
+	}
+	l, err := newClientConn(ctx, conn, c.hello())
+	if err == nil {
+		return c.upgradeKeeper(ctx, l)
+	}
+	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
+		return nil, err
+	}
+	p, running, lockErr := c.dir.LockedBy(pidFileName)
+	if lockErr != nil {
+		return nil, lockErr
+	}
+	if running {
+		logger.Warn("keeper does not answer, killing it", "pid", p.PID, "error", err)
+		return nil, p.KillAndWait()
+	}
+	logger.Debug("keeper does not answer", "error", err)
+	return nil, nil
+}
+
+// isUnreachable reports whether an error of Dial means that no process listens.
+func isUnreachable(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// signalAndDialKeeper makes a keeper listen again, and connects to it.
+func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.UnixConn, error) {
+	if err := c.dir.MakeSocketDir(); err != nil {
+		return nil, err
+	}
+	if err := p.Signal(unix.SIGHUP); err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(listenTimeout); ; {
+		conn, err := c.dialKeeper()
+		if err == nil || !isUnreachable(err) || time.Now().After(end) || !p.Alive() {
+			return conn, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond): // the keeper creates the socket without a notification
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// listenTimeout is the maximum time that signalAndDialKeeper waits for the keeper to listen.
+const listenTimeout = 2 * time.Second
+
+// upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
+// connection to the resulting keeper, or nil if none runs. If a keeper of this version cannot execute
+// the program, it continues, and its connection is returned. A keeper of another version is then
+// killed, because the agent cannot use it; the tasks continue, and are restored from /proc.
+func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
+	otherVersion := l.keeper.Version != c.hello().Version
+	exe, err := os.Open(selfExePath)
+	if err != nil && otherVersion {
+		l.close()
+		return nil, err
+	}
+	if err != nil {
+		return l, nil
+	}
+	defer exe.Close()
+	if !otherVersion {
+		if same, err := sameExecutable(ctx, l.keeper.Process, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
+			return l, nil
+		}
+	}
+	logger := c.cfg.Logger.With("pid", l.keeper.Process.PID, "dir", c.cfg.Dir, "version", l.keeper.Version, "build", l.keeper.Build)
+	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.Args}, int(exe.Fd()))
+	if !errors.Is(err, errConnDown) {
+		if err == nil {
+			err = resp.err()
+		}
+		if !otherVersion {
+			logger.Warn("keeper stays another build", "error", err)
+			return l, ctx.Err()
+		}
+		l.close()
+		if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
+			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeper.Version, err)
+		}
+		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
+		return nil, l.keeper.Process.KillAndWait()
+	}
+	l.close()
+	logger.Info("keeper was replaced by this build")
+	conn, err := c.dialKeeper()
+	if err == nil {
+		l, err = newClientConn(ctx, conn, c.hello())
+	}
+	switch {
+	case err == nil:
+		return l, nil
+	case osprocess.IsResourceExhausted(err) || ctx.Err() != nil:
+		return nil, err // the keeper still runs: a later attempt connects to it
+	default:
+		return nil, nil // the keeper has exited during its replacement
+	}
+}
+
+// syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that
+// it lacks, and copies to the client the descriptors that an earlier agent has stored in
+// the keeper.
+func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
+	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
+		if _, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs}); err != nil {
+			return err
+		}
+	}
+	there, err := c.copyMissingFDs(ctx, l)
+	if err != nil {
+		return err
+	}
+	for keys := c.fdKeysMissingIn(there); len(keys) > 0; {
+		n := min(len(keys), maxMessageFDs)
+		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// copyMissingFDs copies to the client the keeper's descriptors that the client does not
+// have. It returns all keys that the keeper holds.
+func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
+	resp, _, err := l.call(ctx, &request{Op: opListFDs})
+	if err == nil {
+		err = resp.err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.ephemeral = resp.Ephemeral
+	for i, key := range resp.Keys {
+		c.mu.Lock()
+		_, have := c.fdCopies[key]
+		c.mu.Unlock()
+		if have {
+			continue
+		}
+		taken, fds, err := l.call(ctx, &request{Op: opGetFDs, Keys: []string{key}})
+		if err != nil {
+			return nil, err
+		}
+		if err := taken.err(); osprocess.IsResourceExhausted(err) {
+			return nil, fmt.Errorf("take %q: %w", key, err)
+		} else if err != nil || len(fds) != 1 {
+			framing.CloseAll(fds)
+			continue // the descriptor was removed after opListFDs
+		}
+		c.mu.Lock()
+		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
+		c.mu.Unlock()
+	}
+	return resp.Keys, nil
+}
+
+// fdKeysMissingIn returns the keys of the client's descriptors that the list there does not
+// contain.
+func (c *Client) fdKeysMissingIn(there []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	missing := maps.Clone(c.fdCopies)
+	for _, key := range there {
+		delete(missing, key)
+	}
+	return slices.Collect(maps.Keys(missing))
+}
+
+// sendFDs stores the client's descriptors with the given keys in the keeper.
+func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) error {
+	req := &request{Op: opStoreFD}
+	var fds []int
+	defer func() { framing.CloseAll(fds) }()
+	c.mu.Lock()
+	for _, key := range keys {
+		h, ok := c.fdCopies[key]
+		if !ok {
+			continue
+		}
+		fd, err := duplicateFD(h.fd)
+		if err != nil {
+			c.mu.Unlock()
+			return err
+		}
+		req.Keys, req.DrainWithoutAgent, fds = append(req.Keys, key), append(req.DrainWithoutAgent, h.drainWithoutAgent), append(fds, fd)
+	}
+	c.mu.Unlock()
+	if len(fds) == 0 {
+		return nil
+	}
+	resp, _, err := l.call(ctx, req, fds...)
+	if err == nil {
+		err = resp.err()
+	}
+	return err
+}
+
+const selfExePath = "/proc/self/exe"
+
+// startKeeper starts a keeper process and connects to it. The caller holds the lock of the
+// directory.
+func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
+	c.mu.Lock()
+	old, childProc, ephemeral := c.keeperChild, c.keeperChildID, c.cfg.Ephemeral
+	c.keeperChild = nil
+	c.mu.Unlock()
+	reapChild(old, childProc, 2*time.Second)
+	crashes := CrashLog(filepath.Join(c.cfg.Dir, logFileName))
+	if said := crashes.Read(); said != "" {
+		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
+	}
+
+	lock, err := c.lockPIDFile(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	socket, err := c.listenForKeeper()
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	log, err := crashes.Create()
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+
+	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
+	if err != nil {
+		return nil, err
+	}
+	child, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
+		Dir:   "/",
+		Env:   append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
+		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dir.handle},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start keeper: %w", err)
+	}
+	p, err := osprocess.LookupID(child.Pid)
+	c.mu.Lock()
+	c.keeperChild, c.keeperChildID = child, p
+	c.keeperStarts++
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.dialKeeper()
+	if err != nil {
+		return nil, err
+	}
+	return newClientConn(ctx, conn, c.hello())
+}
+
+// lockPIDFile takes the lock that a keeper holds as long as it lives. It retries for ten
+// seconds, because a keeper that has just been killed may still hold the lock.
+func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
+	for end := time.Now().Add(10 * time.Second); ; {
+		lock, err := c.dir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
+			return lock, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond): // a loop, because a blocking flock(2) cannot be cancelled
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// listenForKeeper returns a listening socket for a keeper that is started next, so that
+// clients can connect before the keeper is ready.
+func (c *Client) listenForKeeper() (*os.File, error) {
+	listener, err := c.dir.Listen("unix", socketName)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	return listener.File()
+}
+
+// reapChild reaps a keeper that this process has started, if it exits within timeout.
+// Otherwise the exited keeper stays a zombie until this process exits.
+func reapChild(child *os.Process, p osprocess.ID, timeout time.Duration) {
+	switch {
+	case child == nil:
+	case p.EndsWithin(timeout):
+		_, _ = child.Wait()
+	default:
+		_ = child.Release()
+	}
+}

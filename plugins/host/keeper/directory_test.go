@@ -1,0 +1,312 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// The path of a data directory, its sockets and the environment may change while no agent
+// runs: the next agent connects to the running keeper.
+func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, dir string) (path string)
+	}{
+		{"a symbolic link", func(t *testing.T, dir string) string {
+			link := filepath.Join(t.TempDir(), "link")
+			if err := os.Symlink(dir, link); err != nil {
+				t.Fatal(err)
+			}
+			return link
+		}},
+		{"a directory that was moved", func(t *testing.T, dir string) string {
+			moved := filepath.Join(t.TempDir(), strings.Repeat("moved", 30))
+			if err := os.Rename(dir, moved); err != nil {
+				t.Fatal(err)
+			}
+			return moved
+		}},
+		{"a socket directory that was removed", func(t *testing.T, dir string) string {
+			if err := os.RemoveAll(SocketDir(dir)); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}},
+		{"a directory that was moved, without its sockets", func(t *testing.T, dir string) string {
+			moved := filepath.Join(t.TempDir(), "moved")
+			if err := errors.Join(os.Rename(dir, moved), os.RemoveAll(SocketDir(moved))); err != nil {
+				t.Fatal(err)
+			}
+			return moved
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "data")
+			task, keeper := startAndKillAgent(t, dir, "persistent")
+			c := startClient(t, Config{Dir: tt.change(t, dir)})
+			if got := c.KeeperProcess(); got != keeper {
+				t.Errorf("the keeper is %v, was %v", got, keeper)
+			}
+			if dir := findRunningDir(keeper); !sameFile(dir, c.cfg.Dir) {
+				t.Errorf("the keeper is found in %q, want the directory %s", dir, c.cfg.Dir)
+			}
+			plugin, err := Attach(t.Context(), c.Socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plugin.Close()
+			if err := task.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if status, err := plugin.Wait(t.Context(), task); err != nil || status.Signal != int(unix.SIGTERM) {
+				t.Errorf("status of the task: %v, %v", status, err)
+			}
+			if err := c.SetEphemeral(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// findRunningDir returns the directory in which FindRunning finds a keeper, and "" if it does not find it.
+func findRunningDir(p osprocess.ID) string {
+	for _, k := range FindRunning() {
+		if k.Process == p {
+			return k.Dir
+		}
+	}
+	return ""
+}
+
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// No second keeper runs beside a keeper that has lost its socket: if the first keeper cannot
+// listen again, it is killed before the second is started.
+func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits two seconds for a keeper that does not answer")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	task, keeper := startAndKillAgent(t, dir, "persistent")
+	t.Cleanup(func() {
+		for _, pid := range descendants(task.PID) {
+			_ = unix.Kill(pid, unix.SIGKILL) // the process can have exited
+		}
+		_ = task.Signal(unix.SIGKILL)
+		for task.EndsWithin(time.Minute) {
+			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil {
+				break
+			}
+		}
+	})
+	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(SocketDir(dir))); err != nil {
+		t.Fatal(err)
+	}
+	c := startClient(t, Config{Dir: dir})
+	if keeper.Alive() || c.KeeperProcess() == keeper {
+		t.Errorf("keepers %v and %v serve one directory", keeper, c.KeeperProcess())
+	}
+}
+
+// The keeper restores a removed socket while agent and plugins are connected.
+func TestRestoreSocket(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	if err := os.RemoveAll(SocketDir(c.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RestoreSocket(); err != nil {
+		t.Fatal(err)
+	}
+	var pluginClient *Client
+	for end := time.Now().Add(time.Minute); pluginClient == nil; time.Sleep(time.Millisecond) {
+		var err error
+		if pluginClient, err = Attach(t.Context(), c.Socket()); err != nil && time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	defer pluginClient.Close()
+	p, err := c.Spawn(t.Context(), sh("exit 5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := pluginClient.Wait(t.Context(), p); err != nil || st.ExitCode != 5 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+}
+
+// A plugin reconnects to the keeper of its data directory even if the directory was moved and
+// another data directory has taken its path.
+func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir, moved := filepath.Join(base, "data"), filepath.Join(base, "moved")
+	first := startClient(t, Config{Dir: dir})
+	plugin, err := Attach(t.Context(), first.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	first.Close()
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	startClient(t, Config{Dir: dir})
+	own := startClient(t, Config{Dir: moved})
+	if err := first.KeeperProcess().Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if !first.KeeperProcess().EndsWithin(time.Minute) {
+		t.Fatal("the keeper does not end")
+	}
+	p, err := own.Spawn(t.Context(), sh("exit 6"))
+	for errors.Is(err, ErrKeeperDied) { // retries until the client has noticed that the first keeper died
+		p, err = own.Spawn(t.Context(), sh("exit 6"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 6 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+	if got, want := plugin.KeeperProcess(), own.KeeperProcess(); got != want || got == first.KeeperProcess() {
+		t.Errorf("the plugin is connected to %v, its keeper is %v", got, want)
+	}
+}
+
+// Directory.Lock does not return a file that was removed while Lock waited for it.
+func TestLockOfARemovedFile(t *testing.T) {
+	t.Parallel()
+	d, err := OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	first, err := d.Lock("l", unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("a second lock: %v", err)
+	}
+	locked := make(chan *os.File)
+	go func() {
+		f, err := d.Lock("l", unix.LOCK_EX)
+		if err != nil {
+			t.Error(err)
+		}
+		locked <- f
+	}()
+	d.Remove("l")
+	first.Close()
+	second := <-locked
+	defer second.Close()
+	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("two processes have the lock: %v", err)
+	}
+}
+
+// A lock file that is a link is rejected: another user could have planted it, to have a record
+// written to a file of that user's choice, or read from it.
+func TestLockThatIsALinkIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d, err := OpenDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	target := filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Symlink(target, filepath.Join(dir, "soft")), os.Link(target, filepath.Join(dir, "hard")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"soft", "hard", "fifo"} {
+		if f, err := d.Lock(name, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			f.Close()
+			t.Errorf("%s is locked", name)
+		}
+	}
+}
+
+func TestLockedBy(t *testing.T) {
+	t.Parallel()
+	d, err := OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	self, err := osprocess.LookupID(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a file: %v", p)
+	}
+	lock, err := d.Lock("l", unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a record: %v", p)
+	}
+	for _, p := range []osprocess.ID{{PID: 4194303, StartTime: 1 << 60}, self} {
+		if err := WriteLockOwner(lock, p); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, _ := d.LockedBy("l"); ok != (p == self) || ok && got != p {
+			t.Errorf("recorded %v, got %v, %v", p, got, ok)
+		}
+	}
+	// Closing a lock file does not release the lock while a child that another test has
+	// forked, and that has not called exec yet, has a duplicate of the descriptor.
+	if err := errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_UN), lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if p, ok, _ := d.LockedBy("l"); ok {
+		t.Errorf("without a lock: %v", p)
+	}
+}
+
+// If the file system has no unix sockets, the error names the remedy.
+func TestFileSystemWithoutSockets(t *testing.T) {
+	group := fmt.Sprintf("/sys/fs/cgroup/unified/keeper-test-%d", os.Getpid())
+	if err := os.Mkdir(group, 0o700); err != nil {
+		t.Skip("needs a file system without sockets: ", err)
+	}
+	defer os.Remove(group)
+	d, err := OpenDirectory(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := os.Mkdir(SocketDir(group), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(SocketDir(group))
+	if err := os.Chmod(SocketDir(group), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Listen("unix", "s")
+	if err == nil || !strings.Contains(err.Error(), "choose a data directory on another one") {
+		t.Errorf("got %v", err)
+	}
+}

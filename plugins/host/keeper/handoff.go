@@ -1,0 +1,218 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// execHandoff lists the open descriptors that a keeper passes to the program that replaces
+// it by execve(2). Its form is stable: see protocolVersion.
+type execHandoff struct {
+	ListenerFD int
+	StateFD    int // memfd with a handoffState in JSON
+	LockFD     int
+	DirFD      int
+}
+
+// handoffState is the state that a keeper keeps when it executes another build of itself. Its form
+// is stable: see protocolVersion.
+type handoffState struct {
+	Version      int // of the keeper that has written the state
+	StoredFDs    []storedFDRecord
+	ManagedProcs []osprocess.ID
+	SpawnedProcs []osprocess.ID
+	Programs     []programRecord
+	// SessionLeaderStatuses: in the order in which the processes ended.
+	SessionLeaderStatuses []statusRecord
+	NonLeaderStatuses     []statusRecord
+}
+
+type storedFDRecord struct {
+	Key               string
+	FD                int
+	DrainWithoutAgent bool
+}
+
+// programRecord is the descriptor of the program of a spawned process.
+type programRecord struct {
+	Process osprocess.ID
+	FD      int
+}
+
+type statusRecord struct {
+	Process osprocess.ID
+	Status  osprocess.ExitStatus
+}
+
+// drainDelay is the time after an exec during which the keeper does not drain the plugins'
+// stderr, because the agent is about to reconnect and read it.
+const drainDelay = 2 * time.Second
+
+// execNewProgram executes another program in place of this one. The children, the listening socket,
+// the held descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
+// and then the keeper continues unchanged. Clients reconnect.
+func (k *server) execNewProgram(args []string, fds []int) error {
+	if len(fds) != 1 || len(args) == 0 {
+		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
+	}
+	// The locks block forks, the reaping of children and changes of the state.
+	k.forkMu.Lock()
+	defer k.forkMu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rejectSpawns {
+		return errors.New("replace keeper: it is ending")
+	}
+
+	var inheritableFDs []int // inheritable: descriptors without close-on-exec
+	defer func() {
+		for _, fd := range inheritableFDs {
+			unix.CloseOnExec(fd)
+		}
+	}()
+	keep := func(fd int) error {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return err
+		}
+		inheritableFDs = append(inheritableFDs, fd)
+		return nil
+	}
+	socket, err := duplicateFile(k.endpoint.listener) // listener.File would make the listening socket blocking
+	if err != nil {
+		return fmt.Errorf("replace keeper: %w", err)
+	}
+	defer unix.Close(socket)
+	stateFile, err := k.handoffStateLocked().writeMemfd()
+	if err != nil {
+		return fmt.Errorf("replace keeper: %w", err)
+	}
+	defer stateFile.Close()
+	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(k.endpoint.lock.Fd()), DirFD: int(k.endpoint.dir.handle.Fd())}
+	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
+	for _, h := range k.storedFDs {
+		errs = append(errs, keep(h.fd))
+	}
+	for _, fd := range k.programs {
+		errs = append(errs, keep(fd))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("replace keeper: keep descriptors open: %w", err)
+	}
+
+	s := k.setup
+	s.Ephemeral, s.Handoff = k.ephemeral.Load(), &next
+	conf, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("replace keeper: %w", err)
+	}
+	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
+	setOOMScore(k.oomScore) // the replacement inherits the score, and must not inherit the keeper's protected score
+	defer setProtectedOOMScore(k.oomScore)
+	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
+	return fmt.Errorf("replace keeper: execute: %w", err)
+}
+
+func (k *server) handoffStateLocked() *handoffState {
+	e := &handoffState{Version: k.hello.Version, ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
+	for key, h := range k.storedFDs {
+		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
+	}
+	for p, fd := range k.programs {
+		e.Programs = append(e.Programs, programRecord{p, fd})
+	}
+	return e
+}
+
+// writeMemfd writes the state into a memfd, and sets the offset back to the start of the
+// file.
+func (e *handoffState) writeMemfd() (*os.File, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("keeper state", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "keeper state")
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// readState reads the state, and sets close-on-exec on its descriptors, because [closeInheritedFDs]
+// closes every inherited descriptor without that flag.
+func (l *execHandoff) readState() (*handoffState, error) {
+	if l == nil {
+		return &handoffState{}, nil
+	}
+	f := os.NewFile(uintptr(l.StateFD), "keeper state")
+	defer f.Close()
+	e := &handoffState{}
+	if err := json.NewDecoder(f).Decode(e); err != nil {
+		return nil, fmt.Errorf("read the state of the replaced keeper: %w", err)
+	}
+	if e.Version == 0 {
+		return nil, errors.New("the state of the replaced keeper has no version")
+	}
+	for _, h := range e.StoredFDs {
+		unix.CloseOnExec(h.FD)
+	}
+	for _, r := range e.Programs {
+		unix.CloseOnExec(r.FD)
+	}
+	return e, nil
+}
+
+// restoreTo copies the state into a server that has not started yet.
+func (e *handoffState) restoreTo(k *server) {
+	k.managedProcs, k.spawnedProcs = e.ManagedProcs, e.SpawnedProcs
+	for _, r := range e.Programs {
+		k.programs[r.Process] = r.FD
+	}
+	for _, s := range e.SessionLeaderStatuses {
+		k.exitStatuses.add(s.Process, s.Status, true)
+	}
+	for _, s := range e.NonLeaderStatuses {
+		k.exitStatuses.add(s.Process, s.Status, false)
+	}
+	if len(e.StoredFDs) == 0 {
+		return
+	}
+	for _, h := range e.StoredFDs {
+		k.storedFDs[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
+	}
+	time.AfterFunc(drainDelay, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.agents.count == 0 {
+			k.startDrainingLocked()
+		}
+	})
+}
+
+// records returns the recorded statuses, oldest first.
+func (r *statusRing) records() []statusRecord {
+	var list []statusRecord
+	for i := range r.entries {
+		p := r.entries[(r.oldest+i)%len(r.entries)]
+		list = append(list, statusRecord{p, r.statuses[p]})
+	}
+	return list
+}

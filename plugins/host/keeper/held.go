@@ -1,0 +1,130 @@
+package keeper
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+)
+
+// storedFD is one descriptor that the keeper stores for its clients.
+type storedFD struct {
+	fd int
+	// drainWithoutAgent: the keeper reads and discards the data while no agent is
+	// connected.
+	drainWithoutAgent bool
+	drainReader       *os.File // drainReader: open while the keeper drains fd; nil otherwise
+}
+
+func (k *server) storeFDLocked(key string, fd int, drain bool) {
+	k.removeFDLocked(key)
+	h := &storedFD{fd: fd, drainWithoutAgent: drain}
+	k.storedFDs[key] = h
+	if k.agents.count == 0 {
+		k.startDrainLocked(h)
+	}
+}
+
+func (k *server) removeFDLocked(key string) {
+	h := k.storedFDs[key]
+	if h == nil {
+		return
+	}
+	stopDrain(h)
+	unix.Close(h.fd)
+	delete(k.storedFDs, key)
+}
+
+// getFDsLocked returns duplicates of the descriptors under the requested keys. If one key
+// has no descriptor, it returns none.
+func (k *server) getFDsLocked(req *request) ([]int, *response) {
+	resp := &response{}
+	if len(req.Keys) > maxMessageFDs {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxMessageFDs)
+		return nil, resp
+	}
+	var fds []int
+	for _, key := range req.Keys {
+		h := k.storedFDs[key]
+		if h == nil {
+			framing.CloseAll(fds)
+			resp.Code = codeFDNotStored
+			return nil, resp
+		}
+		fd, err := duplicateFD(h.fd)
+		if err != nil {
+			framing.CloseAll(fds)
+			resp.Error = fmt.Sprintf("take %q: %v", key, err)
+			return nil, resp
+		}
+		fds = append(fds, fd)
+	}
+	return fds, resp
+}
+
+// storedFDsInUseLocked reports whether the other end of any held descriptor is open.
+func (k *server) storedFDsInUseLocked() bool {
+	for _, h := range k.storedFDs {
+		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(poll, 0); err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(h.fd, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFREG {
+			continue
+		}
+		if poll[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// startDrainingLocked starts to discard the output of the plugins, because no agent is connected.
+func (k *server) startDrainingLocked() {
+	for _, h := range k.storedFDs {
+		k.startDrainLocked(h)
+	}
+}
+
+// stopDrainingLocked stops draining, because an agent has connected.
+func (k *server) stopDrainingLocked() {
+	for _, h := range k.storedFDs {
+		stopDrain(h)
+	}
+}
+
+func (k *server) startDrainLocked(h *storedFD) {
+	if !h.drainWithoutAgent || h.drainReader != nil {
+		return
+	}
+	fd, err := duplicateFD(h.fd)
+	if err != nil {
+		return // no free descriptors: the plugin's writes block until the next agent reads
+	}
+	// O_NONBLOCK belongs to the open file description, which the agent shares: the agent's
+	// reads do not block either.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return
+	}
+	f := os.NewFile(uintptr(fd), "sink")
+	h.drainReader = f
+	k.wg.Go(func() {
+		buf := make([]byte, 8<<10)
+		for {
+			if _, err := f.Read(buf); err != nil {
+				return
+			}
+		}
+	})
+}
+
+func stopDrain(h *storedFD) {
+	if h.drainReader != nil {
+		h.drainReader.Close()
+		h.drainReader = nil
+	}
+}

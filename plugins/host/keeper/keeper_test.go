@@ -1,0 +1,1042 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// TestMain also runs the test binary as the helper programs of the tests: the keeper, an
+// agent that is killed, and a driver that dies while its task runs.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "keeper":
+			if err := serve(context.Background(), versionOf(os.Args[2:])); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "agent":
+			os.Exit(agentMain(os.Args[2:]))
+		case "old-agent":
+			os.Exit(oldBuildAgentMain(os.Args[2], os.Args[3:]))
+		case "foreign-keeper":
+			os.Exit(foreignKeeperMain(os.Args[2], os.Args[3]))
+		case "undumpable":
+			os.Exit(undumpableMain())
+		case "driver":
+			os.Exit(driverMain(os.Args[2:]))
+		}
+	}
+	// Without this option a binary with the race detector sleeps for a second when it
+	// exits.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// The test is a subreaper, so that it detects processes that a keeper has left behind.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	// The Go runtime opens its epoll descriptor with the first pipe, before the open files
+	// are counted.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+	before := countOpenFiles()
+	// Most tests wait for processes and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
+	code := m.Run()
+	reapZombies()
+	if left := osprocess.Children(os.Getpid()); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left))
+		code = 1
+	}
+	after := countOpenFiles()
+	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = countOpenFiles() {
+		runtime.GC() // closes the pidfds of unreferenced os.Process values
+		time.Sleep(10 * time.Millisecond)
+	}
+	if after > before {
+		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		for fd := range 64 {
+			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+				fmt.Fprintln(os.Stderr, fd, to)
+			}
+		}
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// versionOf returns the version of the protocol in the arguments of a helper program, or the
+// version of this program.
+func versionOf(args []string) int {
+	if len(args) == 0 {
+		return protocolVersion
+	}
+	version, err := strconv.Atoi(args[0])
+	if err != nil {
+		panic(err)
+	}
+	return version
+}
+
+// reapZombies reaps the processes that have exited after their keeper.
+func reapZombies() {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); err != nil && err != unix.EINTR || pid == 0 {
+			return
+		}
+	}
+}
+
+func countOpenFiles() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	return len(entries)
+}
+
+func describeProcesses(pids []int) string {
+	var b strings.Builder
+	for _, pid := range pids {
+		line, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		st, _ := osprocess.ReadStat(pid)
+		fmt.Fprintf(&b, "%d %c %s; ", pid, st.State, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+	}
+	return b.String()
+}
+
+// driverMain starts a task in its own session, writes its pid, and kills itself when its stdin
+// ends.
+func driverMain(args []string) int {
+	cmd := exec.Command("/bin/sh", "-c", args[0])
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(cmd.Process.Pid)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	return 1
+}
+
+// agentMain starts a keeper and a long task, and waits to be killed.
+func agentMain(args []string) int {
+	c, err := Start(context.Background(), Config{Dir: args[0], Args: []string{"nomad-lite", "keeper"}, Ephemeral: args[1] == "ephemeral"})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	p, err := c.Spawn(context.Background(), Command{Name: "sh", Path: "/bin/sh", Args: []string{"sh", "-c", "setsid sleep 1000 & sleep 1000"}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(p.PID, c.KeeperProcess().PID)
+	select {}
+}
+
+func startClient(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Join(t.TempDir(), "run")
+	}
+	cfg.Args = []string{"nomad-lite", "keeper"}
+	c, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end(t, c) })
+	return c
+}
+
+// end closes a client, and checks that its keeper and all processes below the keeper have
+// exited.
+func end(t *testing.T, c *Client) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	keeper := c.KeeperProcess()
+	_ = keeper.Signal(unix.SIGTERM) // the keeper can have exited
+	if !keeper.EndsWithin(10 * time.Second) {
+		t.Errorf("keeper %d does not end", keeper.PID)
+		_ = keeper.Signal(unix.SIGKILL)
+	}
+	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+}
+
+func sh(script string) Command {
+	return Command{Name: "test", Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}
+}
+
+func newPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+func TestSpawnAndWait(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	tests := []struct {
+		name   string
+		script string
+		want   osprocess.ExitStatus
+	}{
+		{"an exit code is remembered", "exit 7", osprocess.ExitStatus{ExitCode: 7}},
+		{"success is remembered", "exit 0", osprocess.ExitStatus{}},
+		{"a signal is remembered", "kill -TERM $$", osprocess.ExitStatus{Signal: 15}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := c.Spawn(t.Context(), sh(tt.script))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the first Wait is before or at the exit, the second after the process was reaped
+				got, err := c.Wait(t.Context(), p)
+				if err != nil || got != tt.want {
+					t.Errorf("Wait = %v, %v; want %v", got, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestChildInheritsOnlyFieldsOfCommand(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	inR, inW := newPipe(t)
+	outR, outW := newPipe(t)
+	dir := t.TempDir()
+	cmd := sh(`cat; pwd; echo "$A"; env | wc -l; ls /proc/self/fd | wc -l; ps -o sid= -p $$ | tr -d ' '; echo $$`)
+	cmd.Env = append(cmd.Env, "A=b c")
+	cmd.Dir, cmd.Stdin, cmd.Stdout = dir, inR, outW
+	p, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outW.Close()
+	inR.Close()
+	fmt.Fprintln(inW, "hello")
+	inW.Close()
+	b, err := io.ReadAll(outR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The child's environment is PATH, A and PWD; ls lists the three standard descriptors
+	// and the directory that it has opened.
+	want := fmt.Sprintf("hello\n%s\nb c\n3\n4\n%d\n%d\n", dir, p.PID, p.PID)
+	if string(b) != want {
+		t.Errorf("child wrote %q, want %q", b, want)
+	}
+}
+
+func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	exe, err := os.Open("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	p, err := c.Spawn(t.Context(), Command{Name: "true", Executable: exe, Args: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (osprocess.ExitStatus{}) {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+
+	r, w := newPipe(t)
+	p, err = c.Spawn(t.Context(), Command{Name: "self", Path: "/proc/self/exe", Args: []string{"x", "-test.run=^$"}, Stdout: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	b, _ := io.ReadAll(r)
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (osprocess.ExitStatus{}) || !bytes.Contains(b, []byte("PASS")) {
+		t.Errorf("Wait = %v, %v; output %q", st, err, b)
+	}
+}
+
+func TestSpawnFailures(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	tests := []struct {
+		name string
+		cmd  Command
+		want error
+	}{
+		{"a missing program is named as such", Command{Name: "x", Path: "/no/such/file"}, os.ErrNotExist},
+		{"a directory cannot be executed", Command{Name: "x", Path: "/tmp"}, os.ErrPermission},
+		{"a missing directory is named as such", Command{Name: "x", Path: "/bin/true", Dir: "/no/such/dir"}, os.ErrNotExist},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := c.Spawn(t.Context(), tt.cmd); !errors.Is(err, tt.want) {
+				t.Errorf("Spawn error %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestOrphanStatusIsRemembered(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"ends after the driver", "has ended before the driver"} {
+		t.Run("a task that "+when, func(t *testing.T) {
+			t.Parallel()
+			c := startClient(t, Config{Ephemeral: true})
+			taskIn, taskOut := filepath.Join(t.TempDir(), "go"), 9
+			if err := unix.Mkfifo(taskIn, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			inR, inW := newPipe(t)
+			outR, outW := newPipe(t)
+			driver, err := c.Spawn(t.Context(), Command{
+				Name: "driver", Path: "/proc/self/exe", Args: []string{"x", "driver", fmt.Sprintf("read x < %s; exit %d", taskIn, taskOut)},
+				Stdin: inR, Stdout: outW,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inR.Close()
+			outW.Close()
+			var pid int
+			if _, err := fmt.Fscan(outR, &pid); err != nil {
+				t.Fatal(err)
+			}
+			task, err := osprocess.LookupID(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := func() {
+				if err := os.WriteFile(taskIn, []byte("\n"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kill := func() {
+				inW.Close()
+				if st, err := c.Wait(t.Context(), driver); err != nil || st.Signal != 9 {
+					t.Fatalf("driver: %v, %v", st, err)
+				}
+			}
+
+			// plugin is the client of the driver process that replaces the killed one.
+			plugin, err := Attach(t.Context(), c.Socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plugin.Close()
+			if when == "ends after the driver" {
+				kill()
+				time.AfterFunc(50*time.Millisecond, release)
+			} else {
+				release()
+				for task.Alive() {
+					time.Sleep(time.Millisecond)
+				}
+				// The task is a zombie whose parent has not reaped it: Wait returns its
+				// status.
+				if got, err := plugin.Wait(t.Context(), task); err != nil || got.ExitCode != 9 {
+					t.Errorf("Wait for a zombie of another parent = %v, %v", got, err)
+				}
+				kill()
+			}
+			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (osprocess.ExitStatus{ExitCode: 9}) {
+				t.Errorf("Wait = %v, %v; want exit code 9", got, err)
+			}
+		})
+	}
+}
+
+func TestWaitForUnknownExitStatus(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	self, err := osprocess.LookupID(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		p    osprocess.ID
+	}{
+		{"for a pid that is not in use", osprocess.ID{PID: 1 << 22, StartTime: 5}},
+		{"for a pid that another process has now", osprocess.ID{PID: self.PID, StartTime: self.StartTime + 1}},
+		{"for nonsense", osprocess.ID{PID: -1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := c.Wait(t.Context(), tt.p); !errors.Is(err, ErrExitStatusUnknown) {
+				t.Errorf("Wait error %v, want ErrExitStatusUnknown", err)
+			}
+		})
+	}
+	t.Run("not while the process lives", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := c.Wait(ctx, self); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait error %v, want a deadline", err)
+		}
+	})
+}
+
+func TestStoreGetRemoveFD(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	r, w := newPipe(t)
+	if err := c.StoreFD(t.Context(), "a/b", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := w.WriteString("kept"); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := c.ListFDs(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
+		t.Errorf("Keys = %v, %v", keys, err)
+	}
+	f, err := c.GetFD("a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 10)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "kept" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if err := c.RemoveFD(t.Context(), "a/b"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.GetFD("a/b"); !errors.Is(err, ErrFDNotStored) {
+		t.Errorf("Take error %v, want ErrFDNotStored", err)
+	}
+	f.Close()
+	// The write succeeds as long as a process that another test forks has a copy of the
+	// read end, which its exec closes.
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		_, err := w.WriteString("x")
+		if errors.Is(err, unix.EPIPE) {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("write after drop: %v, want a broken pipe", err)
+		}
+	}
+}
+
+// A keeper without free descriptors rejects requests with an error, and continues to run.
+func TestKeeperWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	r, _ := newPipe(t)
+	keeper := c.KeeperProcess()
+	var was unix.Rlimit
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.StoreFD(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
+		t.Errorf("hold: %v", err)
+	}
+	if _, err := c.GetFD("a"); !errors.Is(err, ErrFDNotStored) {
+		t.Errorf("take: %v", err)
+	}
+	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.StoreFD(t.Context(), "a", r); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if c.KeeperProcess() != keeper {
+		t.Error("it is another keeper")
+	}
+}
+
+func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := startClient(t, Config{Dir: dir})
+	r, w := newPipe(t)
+	if err := c.StoreAndDrainFD(t.Context(), "stderr", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := w.WriteString("for the agent"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.GetFD("stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "for the agent" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	f.Close()
+	c.Close()
+
+	// The data exceeds the capacity of a pipe, so the write ends only if the keeper reads.
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Write(make([]byte, 1<<20))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a plugin that logs waits for an agent that is gone")
+	}
+
+	// Output that the keeper has not drained may fill the pipe: the next agent reads it.
+	c = startClient(t, Config{Dir: dir})
+	f, err = c.GetFD("stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	go func() {
+		_, err := w.WriteString("next")
+		done <- err
+	}()
+	got := ""
+	for !strings.HasSuffix(got, "next") {
+		n, err := f.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += strings.Trim(string(buf[:n]), "\x00")
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeeperDeathIsRepaired(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	r, w := newPipe(t)
+	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	finished, err := c.Spawn(t.Context(), sh("exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), finished); err != nil {
+		t.Fatal(err)
+	}
+	inR, inW := newPipe(t)
+	cmd := sh("read x; exit 5")
+	cmd.Stdin = inR
+	running, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inR.Close()
+	type waitResult struct {
+		status osprocess.ExitStatus
+		err    error
+	}
+	waited := make(chan waitResult, 1)
+	go func() {
+		st, err := c.Wait(context.Background(), running)
+		waited <- waitResult{st, err}
+	}()
+
+	first := c.KeeperProcess()
+	for range 3 {
+		old := c.KeeperProcess()
+		if err := old.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for c.KeeperProcess() == old || !c.KeeperProcess().Alive() {
+			time.Sleep(time.Millisecond)
+		}
+		// While the keeper is replaced, the agent's copy is a reader of the pipe: a write
+		// neither fails nor loses data.
+		if _, err := w.WriteString("x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.KeeperProcess() == first {
+		t.Fatal("the keeper is still the first one")
+	}
+	if status := c.Status(); status.Starts != 4 || status.StoredFDs != 1 || !status.Connected || status.Process != c.KeeperProcess() {
+		t.Errorf("status %+v after three kills", status)
+	}
+	f, err := c.GetFD("fifo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 10)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "xxx" {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if _, err := c.Wait(t.Context(), finished); !errors.Is(err, ErrExitStatusUnknown) {
+		t.Errorf("Wait for what only the dead keeper knew: %v, want ErrExitStatusUnknown", err)
+	}
+
+	// The child of the dead keeper continues; the new keeper watches it.
+	select {
+	case a := <-waited:
+		t.Fatalf("Wait answered %v while the process lives", a)
+	default:
+	}
+	inW.Close()
+	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
+	// Reaps the process, because the test is the subreaper of the dead keeper.
+	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }()
+	a := <-waited
+	if !errors.Is(a.err, ErrExitStatusUnknown) && a != (waitResult{status: osprocess.ExitStatus{ExitCode: 5}}) {
+		t.Errorf("Wait = %v; want the truth or ErrExitStatusUnknown", a)
+	}
+	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
+}
+
+func TestKeeperOutlivesAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	task, keeper := startAndKillAgent(t, dir, "persistent")
+	if !task.Alive() || !keeper.Alive() {
+		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
+	}
+	c := startClient(t, Config{Dir: dir})
+	if c.KeeperProcess() != keeper {
+		t.Errorf("the next agent has keeper %v, want %v", c.KeeperProcess(), keeper)
+	}
+	if err := unix.Kill(-task.PID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(t.Context(), task); err != nil || st.Signal != 15 {
+		t.Errorf("Wait = %v, %v", st, err)
+	}
+	for _, pid := range descendants(keeper.PID) {
+		if p, err := osprocess.LookupID(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
+			_, _ = c.Wait(t.Context(), p)
+		}
+	}
+}
+
+// When an ephemeral keeper was killed, its replacement also kills the processes that the
+// first keeper has started.
+func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	p, err := c.Spawn(t.Context(), sh("setsid sleep 1000 & echo; wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var children []int
+	for len(children) == 0 {
+		children = descendants(p.PID)
+	}
+	old := c.KeeperProcess()
+	if err := old.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for c.KeeperProcess() == old {
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range append(children, p.PID) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			// Reaps the process, because the test is the subreaper of the dead keeper.
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+			if _, err := osprocess.LookupID(pid); err != nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %d is still there", pid)
+			}
+		}
+	}
+}
+
+func TestEphemeralKeeperEndsEverything(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	task, keeper := startAndKillAgent(t, dir, "ephemeral")
+	if !keeper.EndsWithin(10 * time.Second) {
+		t.Fatal("the keeper is still there")
+	}
+	if task.Alive() {
+		t.Error("its child is still there")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+}
+
+func TestConcurrentWaitsForOneProcess(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	p, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var waiters sync.WaitGroup
+	for range 20 {
+		waiters.Go(func() {
+			if status, err := c.Wait(ctx, p); err != nil || status.Signal != int(unix.SIGKILL) {
+				t.Errorf("got %v, %v", status, err)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // most callers wait by now
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waiters.Wait()
+}
+
+func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := startClient(t, Config{Dir: dir})
+	task, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetEphemeral(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	keeper := c.KeeperProcess()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if keeper.Alive() || task.Alive() {
+		t.Errorf("after Close, keeper alive: %v, its child: %v", keeper.Alive(), task.Alive())
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// After EndWithoutTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
+// connected.
+func TestKeeperEndsWithoutTasks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits 300 ms three times for a keeper that must not end")
+	}
+	t.Parallel()
+	for _, anotherAgent := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "run")
+		c := startClient(t, Config{Dir: dir})
+		keeper := c.KeeperProcess()
+		plugin, task := spawnPluginWithTask(t, c, false)
+		collector, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = collector.Signal(unix.SIGKILL) }) // the keeper can have killed it
+		if err := plugin.KillAndWait(); err != nil {
+			t.Fatal(err)
+		}
+		err = c.EndWithoutTasks(t.Context())
+		if err := errors.Join(err, c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if keeper.EndsWithin(300 * time.Millisecond) {
+			t.Error("the keeper has ended although a task runs")
+		}
+		if anotherAgent {
+			if err := startClient(t, Config{Dir: dir}).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := task.KillAndWait(); err != nil {
+			t.Fatal(err)
+		}
+		if anotherAgent {
+			if keeper.EndsWithin(300 * time.Millisecond) {
+				t.Error("the keeper has ended by the request of an earlier agent")
+			}
+			continue
+		}
+		if !keeper.EndsWithin(10*time.Second) || collector.Alive() {
+			t.Errorf("after the end of the task, the keeper is alive: %v, its child: %v", keeper.Alive(), collector.Alive())
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+// startAndKillAgent starts an agent that starts a keeper and a task, and kills the agent.
+// The task has a child in another session.
+func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper osprocess.ID) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, scanErr := fmt.Fscan(out, &task.PID, &keeper.PID)
+	if scanErr == nil {
+		task, err = osprocess.LookupID(task.PID)
+		if err == nil {
+			keeper, err = osprocess.LookupID(keeper.PID)
+		}
+	}
+	_ = cmd.Process.Kill() // the process can have exited
+	_ = cmd.Wait()         // the status of a killed process is an error
+	if err := errors.Join(scanErr, err); err != nil {
+		t.Fatal(err)
+	}
+	return task, keeper
+}
+
+// descendants lists the descendants of a process.
+func descendants(pid int) []int {
+	var all []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := osprocess.ReadStat(child); err == nil && st.PPID == pid {
+			all = append(append(all, child), descendants(child)...)
+		}
+	}
+	return all
+}
+
+func TestIdleKeeperEnds(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{IdleTimeout: 100 * time.Millisecond})
+	r, w := newPipe(t)
+	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	keeper := c.KeeperProcess()
+	c.Close()
+	if keeper.EndsWithin(400 * time.Millisecond) {
+		t.Fatal("the keeper ended although a writer holds the other end of its descriptor")
+	}
+	w.Close()
+	if !keeper.EndsWithin(10 * time.Second) {
+		t.Fatal("an idle keeper does not end")
+	}
+	if _, err := os.Stat(c.Socket()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its socket is left behind: %v", err)
+	}
+}
+
+func TestConcurrentStartsShareOneKeeper(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	const n = 8
+	type startResult struct {
+		c   *Client
+		err error
+	}
+	ch := make(chan startResult, n)
+	for range n {
+		go func() {
+			c, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+			ch <- startResult{c, err}
+		}()
+	}
+	seen := map[osprocess.ID]bool{}
+	var clients []*Client
+	for range n {
+		s := <-ch
+		if s.err != nil {
+			t.Error(s.err)
+			continue
+		}
+		seen[s.c.KeeperProcess()] = true
+		clients = append(clients, s.c)
+	}
+	for _, c := range clients[1:] {
+		c.Close()
+	}
+	end(t, clients[0])
+	if len(seen) != 1 {
+		t.Errorf("%d keepers for one directory", len(seen))
+	}
+}
+
+func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	sockets := SocketDir(dir)
+	if err := os.Mkdir(sockets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(sockets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "chmod it to 0700") {
+		t.Errorf("Start error %v, want one that names the remedy", err)
+	}
+	if err := errors.Join(os.Remove(sockets), os.Symlink(t.TempDir(), sockets)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("Start error %v: a link is taken for a directory", err)
+	}
+}
+
+func TestLongDirectoryName(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
+	plugin, err := Attach(t.Context(), c.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	if _, err := plugin.Spawn(t.Context(), sh("true")); err == nil {
+		t.Error("a plugin may start processes through the keeper")
+	}
+}
+
+func TestServeWithoutSetupFails(t *testing.T) {
+	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+		t.Errorf("Serve error %v", err)
+	}
+}
+
+// spawnPluginWithTask spawns a process that starts another in a new session, as a driver plugin
+// starts a task.
+func spawnPluginWithTask(t *testing.T, c *Client, provisional bool) (plugin, task osprocess.ID) {
+	t.Helper()
+	r, w := newPipe(t)
+	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
+	cmd.Stdout, cmd.KillOnDisconnect = w, provisional
+	plugin, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(r, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if task, err = osprocess.LookupID(pid); err != nil {
+		t.Fatal(err)
+	}
+	return plugin, task
+}
+
+// If an agent is killed before it has stored the record of a plugin, the keeper kills the
+// plugin. Confirmed plugins and the processes that plugins have started continue.
+func TestProvisionalChildEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	c := startClient(t, Config{Dir: dir})
+	leaving, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []osprocess.ID
+	spawn := func(c *Client, provisional bool) osprocess.ID {
+		t.Helper()
+		plugin, task := spawnPluginWithTask(t, c, provisional)
+		all = append(all, plugin, task)
+		return plugin
+	}
+	lost, confirmed := spawn(leaving, true), spawn(leaving, true)
+	spawn(leaving, false)
+	spawn(c, true)
+	for range 2 { // KeepProcessAfterDisconnect may be repeated
+		if err := leaving.KeepProcessAfterDisconnect(t.Context(), confirmed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := leaving.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !lost.EndsWithin(10 * time.Second) {
+		t.Error("a provisional child has outlived its client")
+	}
+	for _, p := range all {
+		if p != lost && !p.Alive() {
+			t.Errorf("process %d of %v has ended, and not only the provisional child %d", p.PID, all, lost.PID)
+		}
+		_ = p.Signal(unix.SIGKILL) // the error is ignored because the unconfirmed child has already ended
+	}
+	for _, p := range all {
+		if !p.EndsWithin(10 * time.Second) {
+			t.Errorf("process %d does not end", p.PID)
+		}
+	}
+}
+
+// TestListParentProcesses checks that a process counts as a task only if the keeper has not
+// spawned it, and that the parents of such processes are listed.
+func TestListParentProcesses(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	expect := func(want ...osprocess.ID) {
+		t.Helper()
+		if got, err := c.ListParentProcesses(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("parents %v, %v; want %v", got, err, want)
+		}
+	}
+	expect()
+	alone, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect()
+	plugin, task := spawnPluginWithTask(t, c, false)
+	expect(plugin)
+	for _, p := range []osprocess.ID{plugin, alone} {
+		if err := p.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Wait(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(c.KeeperProcess()) // the task has become a child of the keeper
+	if err := task.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	expect()
+}

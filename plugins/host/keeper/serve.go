@@ -1,0 +1,386 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/memtrim"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// envSetup is the variable in which a client passes the setup to the keeper that it starts.
+const envSetup = "NOMAD_LITE_KEEPER_SETUP"
+
+// Descriptors that a client passes to the keeper that it starts.
+const (
+	listenerFD = 3 // the socket that listens
+	lockFD     = 4 // the file pidFileName, locked
+	dirFD      = 5 // the data directory
+)
+
+// Files of a keeper in the data directory. The socket is in a subdirectory, which may be
+// removed and created again.
+const (
+	socketName   = "keeper.sock"
+	lockFileName = "keeper.lock" // lockFileName: locked while a client starts a keeper, and while a keeper shuts down
+	// pidFileName: contains the keeper's osprocess.ID; the keeper holds its lock as long as
+	// it runs.
+	pidFileName = "keeper.pid"
+	logFileName = "keeper.log" // stderr of the keeper: empty unless it crashed
+)
+
+// keeperSetup is the configuration that a keeper gets at its start. Its form is stable: see
+// protocolVersion.
+type keeperSetup struct {
+	Dir         string
+	Ephemeral   bool
+	IdleTimeout time.Duration
+	// Handoff: the state of the keeper that this one replaces by execve(2).
+	Handoff *execHandoff `json:",omitempty"`
+}
+
+// Serve runs the keeper in this process. It returns when no process, agent or stored
+// descriptor needs the keeper any longer, or when ctx ends.
+//
+// No other code may run in the process: Serve reaps every child, closes inherited
+// descriptors that are not its own, and becomes the child subreaper. Only [Start] can start
+// such a process; without the setup in the environment Serve returns an error.
+func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
+
+// serve is Serve with a version of the protocol.
+func serve(ctx context.Context, version int) error {
+	var s keeperSetup
+	text := os.Getenv(envSetup)
+	if text == "" {
+		return errors.New("the keeper is started by nomad-lite itself; it is not run by hand")
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("read keeper setup: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become child subreaper: %w", err)
+	}
+	inherited := ProtectFromOOM()
+	handoff, err := s.Handoff.readState()
+	if err != nil {
+		return err
+	}
+	place, err := s.takeEndpoint()
+	if err != nil {
+		return err
+	}
+
+	// More threads would cost memory and are not needed.
+	runtime.GOMAXPROCS(1)
+	// The process name is set because it would be a number: the program is executed as
+	// /proc/self/fd/N.
+	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
+
+	self, err := osprocess.LookupID(os.Getpid())
+	if err != nil {
+		return err
+	}
+	hello := framing.NewHello(framing.RoleKeeper, version)
+	hello.Process = self
+	k := newServer(s, hello)
+	k.endpoint, k.oomScore = *place, inherited
+	if err := k.endpoint.writeLockOwner(self); err != nil {
+		return err
+	}
+	handoff.restoreTo(k)
+	return k.run(ctx)
+}
+
+// keeperEndpoint is the listener of a keeper, with the directory and the locked PID file by which
+// clients find it.
+type keeperEndpoint struct {
+	listener *net.UnixListener
+	lock     *os.File
+	dir      *Directory
+}
+
+// writeLockOwner writes the keeper's process into the PID file, for [Directory.LockedBy].
+func (p *keeperEndpoint) writeLockOwner(self osprocess.ID) error {
+	return WriteLockOwner(p.lock, self)
+}
+
+// takeEndpoint takes ownership of the inherited descriptors and closes all others.
+func (s *keeperSetup) takeEndpoint() (*keeperEndpoint, error) {
+	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
+	if s.Handoff != nil {
+		fds = *s.Handoff
+	}
+	unix.CloseOnExec(fds.LockFD)
+	unix.CloseOnExec(fds.DirFD)
+	listener, err := takeInheritedListener(fds.ListenerFD)
+	return &keeperEndpoint{
+		listener: listener,
+		lock:     os.NewFile(uintptr(fds.LockFD), pidFileName),
+		dir:      &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
+	}, err
+}
+
+// takeInheritedListener takes ownership of the inherited socket, and closes all other
+// inherited descriptors: the reader of a pipe would never see its end.
+func takeInheritedListener(fd int) (*net.UnixListener, error) {
+	unix.CloseOnExec(fd)
+	if err := closeInheritedFDs(); err != nil {
+		return nil, err
+	}
+	return listenerFromFD(fd)
+}
+
+// listenerFromFD returns a listener for a descriptor, and closes the descriptor.
+func listenerFromFD(fd int) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("take listening socket: %w", err)
+	}
+	ul, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("take listening socket: it is %T", l)
+	}
+	ul.SetUnlinkOnClose(false)
+	return ul, nil
+}
+
+// closeInheritedFDs closes the descriptors above stderr that lack close-on-exec. Every descriptor
+// that this process has opened has the flag.
+func closeInheritedFDs() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list inherited descriptors: %w", err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// agentConns counts the connected agents.
+type agentConns struct {
+	count         int
+	zeroSince     time.Time // time at which count became 0
+	everConnected bool      // everConnected: an agent has connected at least once
+
+	// endWithoutTasks: the last agent has sent opEndWithoutTasks.
+	endWithoutTasks bool
+}
+
+// server is the state of a keeper.
+type server struct {
+	setup    keeperSetup
+	hello    framing.Hello // the keeper's hello message
+	oomScore string        // OOM score for children; empty means the keeper's own
+	wakeCh   chan struct{} // wakeCh: capacity 1; makes run call shouldExit
+	wg       sync.WaitGroup
+
+	ephemeral atomic.Bool // ephemeral: set once, at the start or by opSetEphemeral
+
+	// forkMu is held from a fork until the child's start time has been read, and from the
+	// reaping of a child until its status is recorded. Code that looks up children must
+	// hold forkMu too. forkMu is locked before mu.
+	forkMu       sync.Mutex
+	rejectSpawns bool // rejectSpawns: requests to start a process are rejected
+
+	mu            sync.Mutex
+	endpoint      keeperEndpoint
+	conns         map[*serverConn]bool
+	agents        agentConns
+	storedFDs     map[string]*storedFD
+	managedProcs  []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
+	spawnedProcs  []osprocess.ID       // processes that this keeper started on request: plugins and the log collector
+	programs      map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
+	exitStatuses  exitStatusCache
+	trimmer       *memtrim.Trimmer
+	exitWaiters   map[osprocess.ID][]exitWaiter
+	watchedPidfds map[osprocess.ID]*osprocess.Pidfd // a pidfd for each process in waiters
+}
+
+func newServer(s keeperSetup, hello framing.Hello) *server {
+	k := &server{
+		setup:         s,
+		hello:         hello,
+		wakeCh:        make(chan struct{}, 1),
+		conns:         map[*serverConn]bool{},
+		agents:        agentConns{zeroSince: time.Now()},
+		storedFDs:     map[string]*storedFD{},
+		programs:      map[osprocess.ID]int{},
+		exitWaiters:   map[osprocess.ID][]exitWaiter{},
+		watchedPidfds: map[osprocess.ID]*osprocess.Pidfd{},
+	}
+	k.ephemeral.Store(s.Ephemeral)
+	return k
+}
+
+// run serves until [server.shouldExit] reports true.
+func (k *server) run(ctx context.Context) error {
+	sigs := make(chan os.Signal, 8)
+	// A signal handler, unlike an ignored signal, is not inherited by children.
+	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
+	defer signal.Stop(sigs)
+
+	k.trimmer = memtrim.New(25, 25)
+	defer k.trimmer.Stop()
+	timer := time.NewTimer(k.idleTimeout())
+	defer timer.Stop()
+	listener := k.endpoint.listener
+	k.wg.Go(func() { k.acceptConns(listener) })
+	k.reapChildren() // reaps children that have ended before signal.Notify
+	terminated := false
+	for {
+		if exit, _ := k.shouldExit(terminated); exit {
+			// A client that starts a keeper holds the lock until it has connected.
+			// Therefore the condition is checked again under the lock.
+			lock := k.lockDir()
+			if exit, killAll := k.shouldExit(terminated); exit {
+				k.shutDown(lock != nil, killAll)
+				return nil
+			}
+			if lock != nil {
+				lock.Close()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			terminated = true
+		case sig := <-sigs:
+			switch sig {
+			case unix.SIGCHLD:
+				k.reapChildren()
+			case unix.SIGHUP:
+				k.recreateSocket()
+			case unix.SIGTERM:
+				// SIGTERM has no effect while an agent is connected: "killall nomad-lite"
+				// must not kill the tasks before the agent has stopped them in order.
+				terminated = true
+			}
+		case <-timer.C:
+		case <-k.wakeCh:
+		}
+		timer.Reset(k.idleTimeout())
+	}
+}
+
+// shouldExit reports whether the keeper must shut down, and whether it must then kill all processes below it.
+func (k *server) shouldExit(terminated bool) (exit, killAll bool) {
+	if k.endsWithoutTasks() && len(k.processesWithTasks()) == 0 {
+		return true, true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.agents.count > 0 {
+		return false, false
+	}
+	idle := time.Since(k.agents.zeroSince) >= k.idleTimeout()
+	if k.ephemeral.Load() {
+		return k.agents.everConnected || terminated || idle, true
+	}
+	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked(), false
+}
+
+// endsWithoutTasks reports whether no agent is connected, and the last one has sent opEndWithoutTasks.
+func (k *server) endsWithoutTasks() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.agents.count == 0 && k.agents.endWithoutTasks
+}
+
+// idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
+// keeper it is at most ten seconds, because its agent connects immediately or not at all.
+func (k *server) idleTimeout() time.Duration {
+	if k.ephemeral.Load() {
+		return min(k.setup.IdleTimeout, 10*time.Second)
+	}
+	return k.setup.IdleTimeout
+}
+
+// lockDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
+func (k *server) lockDir() *os.File {
+	lock, err := k.endpoint.dir.Lock(lockFileName, unix.LOCK_EX)
+	if err != nil {
+		return nil
+	}
+	return lock
+}
+
+// recreateSocket creates the socket again after its removal. Existing connections are not
+// affected.
+func (k *server) recreateSocket() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	listener, err := k.endpoint.dir.Listen("unix", socketName)
+	if err != nil {
+		return // a SIGHUP has no response; the client that has sent it fails after its timeout
+	}
+	k.endpoint.listener.Close()
+	k.endpoint.listener = listener
+	k.wg.Go(func() { k.acceptConns(listener) })
+}
+
+// shutDown closes all connections and removes the keeper's socket. If killAll is set, it first kills all processes below
+// the keeper, and removes all files of the keeper. The process holds the lock of its PID file until it has exited.
+func (k *server) shutDown(locked, killAll bool) {
+	dir := k.endpoint.dir
+	k.forkMu.Lock()
+	k.rejectSpawns = true
+	if killAll {
+		k.mu.Lock()
+		managedProcs := k.managedProcs
+		k.mu.Unlock()
+		for _, p := range managedProcs {
+			killProcessTree(p)
+		}
+		killDescendants()
+	}
+	k.forkMu.Unlock()
+	if locked {
+		dir.RemoveSocket(socketName)
+	}
+	k.mu.Lock()
+	k.endpoint.listener.Close()
+	for c := range k.conns {
+		c.conn.Close()
+	}
+	for key := range k.storedFDs {
+		k.removeFDLocked(key)
+	}
+	k.mu.Unlock()
+	k.wg.Wait()
+	if killAll && locked {
+		dir.RemoveSocketDir()
+		for _, name := range []string{logFileName, pidFileName, lockFileName} {
+			dir.Remove(name)
+		}
+	}
+}
+
+func (k *server) wakeUp() {
+	select {
+	case k.wakeCh <- struct{}{}:
+	default:
+	}
+}

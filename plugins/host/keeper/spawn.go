@@ -1,0 +1,114 @@
+package keeper
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// handleSpawn starts a child with the descriptors of the request. It does not close them.
+func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
+	if p == nil {
+		return &response{Error: "spawn: no command"}
+	}
+	child, err := k.startChild(p, fds)
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
+	case err != nil:
+		return &response{Process: child, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+	}
+	return &response{Process: child}
+}
+
+// startChild starts a child of the keeper. Its error is a syscall.Errno only if the program
+// could not be executed.
+func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
+	exec, stdio, err := p.assignFDs(fds)
+	if err != nil {
+		return osprocess.ID{}, err
+	}
+	path := p.Path
+	if exec >= 0 {
+		path = safepath.ProcPath(exec)
+	}
+	attr := &syscall.ProcAttr{Dir: cmp.Or(p.Dir, "/"), Env: p.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if attr.Env == nil {
+		attr.Env = []string{}
+	}
+	null := -1
+	for _, fd := range stdio {
+		if fd < 0 && null < 0 {
+			if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+				return osprocess.ID{}, fmt.Errorf("open /dev/null: %v", err)
+			}
+			defer unix.Close(null)
+		}
+		if fd < 0 {
+			fd = null
+		}
+		// Programs expect that their stdio blocks, but Go has set O_NONBLOCK for its pipes.
+		_ = unix.SetNonblock(fd, false)
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	argv := p.Args
+	if len(argv) == 0 {
+		argv = []string{path}
+	}
+
+	k.forkMu.Lock()
+	defer k.forkMu.Unlock()
+	if k.rejectSpawns {
+		return osprocess.ID{}, errors.New("the keeper is ending")
+	}
+	setOOMScore(k.oomScore)
+	pid, err := syscall.ForkExec(path, argv, attr)
+	setProtectedOOMScore(k.oomScore)
+	if err != nil {
+		return osprocess.ID{}, err
+	}
+	child, err := osprocess.LookupID(pid)
+	if err != nil {
+		// LookupID failed because /proc cannot be read: the child cannot have been reaped
+		// while forkMu is held.
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.spawnedProcs = append(k.spawnedProcs, child)
+	if exec >= 0 {
+		// Without a free descriptor, an agent that may not read the program from /proc replaces the process.
+		if fd, err := duplicateFD(exec); err == nil {
+			k.programs[child] = fd
+		}
+	}
+	return child, nil
+}
+
+// assignFDs returns which of the received descriptors are exec and stdio; -1 means none.
+func (p *spawnParams) assignFDs(fds []int) (exec int, stdio []int, err error) {
+	announced := [...]bool{p.HasExec, p.HasStdin, p.HasStdout, p.HasStderr}
+	assigned := make([]int, len(announced))
+	n := 0
+	for i, there := range announced {
+		assigned[i] = -1
+		if there {
+			if n < len(fds) {
+				assigned[i] = fds[n]
+			}
+			n++
+		}
+	}
+	if n != len(fds) {
+		return -1, nil, fmt.Errorf("%d descriptors came, %d were announced", len(fds), n)
+	}
+	return assigned[0], assigned[1:], nil
+}

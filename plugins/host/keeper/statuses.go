@@ -1,0 +1,60 @@
+package keeper
+
+import "github.com/nomad-lite/nomad-lite/internal/osprocess"
+
+// Numbers of stored exit statuses. Session leaders have a separate ring, because drivers
+// request their statuses: each task has its own session. A task with thousands of orphans
+// cannot evict them. Each ring evicts its oldest entry.
+const (
+	maxSessionLeaderStatuses    = 4096
+	maxNonSessionLeaderStatuses = 512
+)
+
+// exitStatusCache stores exit statuses in bounded memory.
+type exitStatusCache struct {
+	sessionLeaders, nonSessionLeaders statusRing
+}
+
+func (s *exitStatusCache) add(p osprocess.ID, status osprocess.ExitStatus, leader bool) {
+	if leader {
+		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
+	} else {
+		s.nonSessionLeaders.add(p, status, maxNonSessionLeaderStatuses)
+	}
+}
+
+func (s *exitStatusCache) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
+	if status, ok := s.sessionLeaders.get(p); ok {
+		return status, true
+	}
+	return s.nonSessionLeaders.get(p)
+}
+
+// statusRing stores a limited number of exit statuses, and drops the oldest.
+type statusRing struct {
+	entries  []osprocess.ID
+	oldest   int // index of the oldest entry once the ring is full
+	statuses map[osprocess.ID]osprocess.ExitStatus
+}
+
+func (r *statusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int) {
+	if r.statuses == nil {
+		r.statuses = map[osprocess.ID]osprocess.ExitStatus{}
+	}
+	if _, ok := r.statuses[p]; ok {
+		return
+	}
+	r.statuses[p] = status
+	if len(r.entries) < limit {
+		r.entries = append(r.entries, p)
+		return
+	}
+	delete(r.statuses, r.entries[r.oldest])
+	r.entries[r.oldest] = p
+	r.oldest = (r.oldest + 1) % limit
+}
+
+func (r *statusRing) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
+	status, ok := r.statuses[p]
+	return status, ok
+}

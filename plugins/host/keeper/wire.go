@@ -1,0 +1,195 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// protocolVersion is the version of the messages between keeper and clients. A change of their form or
+// meaning needs another version, except in the stable messages:
+//
+//   - the requests Wait and CancelWait of a plugin, and their responses: a plugin is linked with the
+//     SDK of its own version, and the agent cannot replace it by one of another version;
+//   - the request ReplaceProgram of an agent and its response, and the state that a keeper hands to
+//     the program that replaces it ([keeperSetup], [handoffState]): this is how a keeper of another
+//     version is replaced;
+//   - the content of the PID file.
+//
+// Stable messages get further fields only, which a process of another version ignores.
+const protocolVersion = 2
+
+// messageLimits: the size is twice the kernel's limit for arguments and environment.
+var messageLimits = framing.Limits{Size: 4 << 20, Descriptors: maxMessageFDs}
+
+const (
+	maxMessageFDs   = 64   // descriptors of one message
+	maxWaitsPerConn = 8192 // wait requests without a response per connection
+)
+
+// op is the operation of a request.
+type op string
+
+const (
+	opSpawn               op = "Spawn"
+	opKeepAfterDisconnect op = "KeepAfterDisconnect" // the request clears KillOnDisconnect of a child
+	opWait                op = "Wait"
+	opCancelWait          op = "CancelWait" // ends the wait request with the same ID; it has no response
+	opStoreFD             op = "StoreFD"
+	opGetFDs              op = "GetFDs"
+	opRemoveFD            op = "RemoveFD"
+	opListFDs             op = "ListFDs"
+	opGetProgram          op = "GetProgram"     // the response has a descriptor of the program of the process
+	opAdoptProcesses      op = "AdoptProcesses" // the request contains the processes that a dead keeper has started
+	opSetEphemeral        op = "SetEphemeral"
+	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
+	opEndWithoutTasks op = "EndWithoutTasks"
+	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
+	opListParentProcesses op = "ListParentProcesses"
+	opReplaceProgram      op = "ReplaceProgram" // the request contains the program to execute; no response on success
+)
+
+// request is a message from a client.
+type request struct {
+	ID      uint64
+	Op      op
+	Spawn   *spawnParams `json:",omitempty"`
+	Process osprocess.ID `json:",omitzero"` // in Wait, KeepAfterDisconnect and GetProgram: the process
+	// in StoreFD, GetFDs and RemoveFD: one key per descriptor.
+	Keys []string `json:",omitempty"`
+	// in StoreFD: whether the keeper drains each descriptor.
+	DrainWithoutAgent []bool         `json:",omitempty"`
+	ManagedProcs      []osprocess.ID `json:",omitempty"` // in AdoptProcesses: the processes
+	Args              []string       `json:",omitempty"` // in ReplaceProgram: argv
+}
+
+// spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr
+// report which files are set; the message has their descriptors in this order.
+type spawnParams struct {
+	Name      string
+	Path      string `json:",omitempty"`
+	Args      []string
+	Env       []string
+	Dir       string `json:",omitempty"`
+	HasExec   bool   `json:",omitempty"`
+	HasStdin  bool   `json:",omitempty"`
+	HasStdout bool   `json:",omitempty"`
+	HasStderr bool   `json:",omitempty"`
+
+	KillOnDisconnect bool `json:",omitempty"`
+}
+
+// response is a message from the keeper. The response to GetFDs has descriptors in the order of
+// the request's keys.
+type response struct {
+	ID    uint64
+	Error string `json:",omitempty"`
+	// Code: identifies an error that the client handles.
+	Code              responseCode         `json:",omitempty"`
+	Errno             int                  `json:",omitempty"` // in the response to Spawn and ReplaceProgram: the kernel's error number
+	Process           osprocess.ID         `json:",omitzero"`  // in the response to Spawn: the child
+	Status            osprocess.ExitStatus `json:",omitzero"`
+	Keys              []string             `json:",omitempty"`
+	DrainWithoutAgent []bool               `json:",omitempty"`
+
+	ParentProcesses []osprocess.ID `json:",omitempty"`
+	Ephemeral       bool           `json:",omitempty"` // in the response to ListFDs: whether the keeper is ephemeral
+}
+
+// responseCode is an error that the client handles.
+type responseCode string
+
+const (
+	codeExitStatusUnknown responseCode = "ExitStatusUnknown"
+	codeFDNotStored       responseCode = "FDNotStored"
+)
+
+// err returns the error that the response carries.
+func (r *response) err() error {
+	switch {
+	case r.Error == "" && r.Code == "":
+		return nil
+	case r.Code == codeExitStatusUnknown:
+		return ErrExitStatusUnknown
+	case r.Code == codeFDNotStored:
+		return ErrFDNotStored
+	case r.Errno != 0:
+		return fmt.Errorf("%s: %w", r.Error, unix.Errno(r.Errno))
+	}
+	return errors.New(r.Error)
+}
+
+// duplicateFile returns a duplicate of the file's descriptor.
+func duplicateFile(f syscall.Conn) (int, error) {
+	raw, err := f.SyscallConn() // f.Fd() would make the open file blocking, also for other processes
+	if err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	fd := -1
+	var dupErr error
+	err = raw.Control(func(n uintptr) { fd, dupErr = duplicateFD(int(n)) })
+	if err = errors.Join(err, dupErr); err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return fd, nil
+}
+
+func duplicateFD(fd int) (int, error) {
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+}
+
+// socketPath is the path of a keeper's socket, as a plugin gets it. After the first
+// connection, dirHandle stays open and the socket is looked up below it, because the directory may
+// be moved, and another data directory may take its path.
+type socketPath struct {
+	path      string
+	dirHandle *os.File // opened with O_PATH; nil before the first connection
+}
+
+// dial connects to the socket and verifies that the listening process belongs to this user.
+func (s *socketPath) dial() (*net.UnixConn, error) {
+	if s.dirHandle != nil {
+		return dialInDir(s.dirHandle, s.path)
+	}
+	home, err := openDirHandle(filepath.Dir(filepath.Dir(s.path)))
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dialInDir(home, s.path)
+	if err != nil {
+		home.Close()
+		return nil, err
+	}
+	s.dirHandle = home
+	return conn, nil
+}
+
+// dialInDir connects to the last two elements of a path, relative to an open directory, so that
+// the length of the path does not matter.
+func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
+	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
+	conn, err := net.DialUnix("unix", nil, unixAddr("unix", home, name))
+	if err != nil {
+		return nil, err
+	}
+	if err := osprocess.CheckPeerUser(conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+func (s *socketPath) close() {
+	if s.dirHandle != nil {
+		s.dirHandle.Close()
+		s.dirHandle = nil
+	}
+}

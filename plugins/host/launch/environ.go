@@ -1,0 +1,58 @@
+package launch
+
+import (
+	"slices"
+	"strings"
+
+	plugin "github.com/hashicorp/go-plugin"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// handshakeVars are the variables of the go-plugin handshake. Environ omits them, because
+// an agent that a plugin host has started inherits variables for another handshake.
+var handshakeVars = []string{
+	base.Handshake.MagicCookieKey,
+	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
+	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
+}
+
+// Variables with the prefix agentEnvPrefix are for the agent only, and some are secret.
+// Variables with the longer prefix pluginEnvPrefix are for plugins.
+const (
+	agentEnvPrefix  = "NOMAD_LITE_"
+	pluginEnvPrefix = "NOMAD_LITE_PLUGIN_"
+)
+
+// Environ returns the environment of a plugin: the variables of environ, the agent's
+// environment, whose names are in allow, the address of the keeper, and the id of the data directory. NAME* in allow matches
+// every name with the prefix NAME. A nil allow permits all variables but those in
+// [base.EnvDenylist]. The agent's own variables and handshakeVars are never included.
+func Environ(environ, allow []string, keeperSocket, directoryID string) []string {
+	var env []string
+	for _, v := range environ {
+		name, _, _ := strings.Cut(v, "=")
+		own := strings.HasPrefix(name, agentEnvPrefix) && !strings.HasPrefix(name, pluginEnvPrefix)
+		if !own && !slices.Contains(handshakeVars, name) && isAllowedEnv(name, allow) {
+			env = append(env, v)
+		}
+	}
+	if keeperSocket != "" {
+		env = append(env, keeper.EnvSocket+"="+keeperSocket)
+	}
+	if directoryID != "" {
+		env = append(env, keeper.EnvDirectoryID+"="+directoryID)
+	}
+	return env
+}
+
+func isAllowedEnv(name string, allow []string) bool {
+	if allow == nil {
+		return !slices.Contains(base.EnvDenylist(), name)
+	}
+	return slices.ContainsFunc(allow, func(pattern string) bool {
+		prefix, open := strings.CutSuffix(pattern, "*")
+		return name == pattern || open && strings.HasPrefix(name, prefix)
+	})
+}

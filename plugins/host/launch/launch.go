@@ -1,0 +1,614 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// Keeper starts the process, so that it is not a child of the agent, and stores the
+// descriptors that must outlive the agent. *keeper.Client implements it.
+type Keeper interface {
+	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
+	KeepProcessAfterDisconnect(context.Context, osprocess.ID) error
+	Wait(context.Context, osprocess.ID) (osprocess.ExitStatus, error)
+	StoreAndDrainFD(ctx context.Context, key string, f *os.File) error
+	GetFD(key string) (*os.File, error)
+	RemoveFD(ctx context.Context, key string) error
+	SameExecutable(context.Context, osprocess.ID, *os.File) (bool, error)
+}
+
+// Config describes the plugin to start and how to connect to it.
+type Config struct {
+	// Name is the plugin's name in errors and in the log.
+	Name string
+
+	// Path names the file in errors. It is executed if Exec is nil.
+	Path string
+
+	// Executable is the checked file, which is executed by its descriptor.
+	Executable *os.File
+
+	Args []string // with argv[0]
+	Env  []string // Env: see Environ; the variables of the handshake are added
+	Dir  string   // working directory; "" means the keeper's default
+
+	// SocketDir is a private directory (0700) for the plugins' sockets. It may
+	// be shared by all plugins, and must not be longer than MaxSocketDirLen.
+	SocketDir string
+
+	Keeper Keeper
+
+	// Settings is the plugin's config block, in the form that hclspec decodes; nil means that
+	// there is none. SettingsPosition is the position of the block, for errors.
+	Settings         map[string]any
+	SettingsPosition string
+
+	// DriverConfig is the information about this machine that a driver gets; nil is
+	// allowed.
+	DriverConfig *base.DriverConfig
+
+	// HookConfig is the configuration that a hook gets: the address of its host.
+	HookConfig hook.Config
+
+	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
+	Logger hclog.Logger
+
+	// Panics are the panics that were logged with their stacks. Nil means that each panic is.
+	Panics *PanicReports
+
+	// OnCall is called after each unary call of the plugin: see base.CallRecorder. It may be nil.
+	OnCall func(method string, d time.Duration, failed bool)
+
+	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
+	// one minute. CallTimeout is the timeout of each call during the launch; 0 means 30
+	// seconds.
+	StartTimeout time.Duration
+	CallTimeout  time.Duration
+}
+
+const (
+	defaultStartTimeout = time.Minute
+	defaultCallTimeout  = 30 * time.Second
+
+	shutdownTimeout = 2 * time.Second // timeout of each of the two Shutdown calls
+	exitGracePeriod = 2 * time.Second // time between the Shutdown calls and the kill
+	reapTimeout     = 2 * time.Second // timeout for the keeper's reply with the exit status
+	drainTimeout    = 300 * time.Millisecond
+)
+
+// MaxSocketDirLen is the maximum length of Config.SocketDir in bytes: a socket address holds 107
+// bytes.
+const MaxSocketDirLen = 80
+
+// Plugin is one running plugin process. Its methods may be called concurrently. The caller
+// must call Stop, Close or Detach in the end.
+type Plugin struct {
+	cfg          Config
+	logger       hclog.Logger
+	client       *plugin.Client
+	conn         *grpc.ClientConn
+	proc         *processHandle
+	handshake    handshake
+	peerVerified atomic.Bool // peerVerified: addr is a unix socket on which the plugin itself listens
+	info         base.Info
+	version      string
+	clients      serviceClients
+	stdio        processOutput
+	calls        base.CallRecorder
+
+	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
+	exit     processExit
+
+	wg          sync.WaitGroup
+	releaseOnce sync.Once
+
+	mu          sync.Mutex
+	initialConn net.Conn // the verified connection, which dial returns to gRPC first
+}
+
+// processExit is the end of a plugin process.
+type processExit struct {
+	known chan struct{} // closed when err is set
+	err   error
+}
+
+// processOutput holds the stdout and stderr of a plugin process.
+type processOutput struct {
+	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
+	fdKey      string        // prefix of the keys under which the keeper holds the pipes
+	stderrTail stderrTail    // last lines of stderr
+	stderrDone chan struct{} // closed when stderr has ended
+
+	mu        sync.Mutex
+	firstLine []byte // the part of the first line of stdout that has been read
+}
+
+// Start starts a plugin and initialises it. It blocks until the plugin is ready. After an
+// error the process is killed and all resources are released; the error names the plugin
+// and describes what it did. The end of ctx cancels the launch, but does not affect a
+// plugin that Start has returned.
+func Start(ctx context.Context, cfg Config) (*Plugin, error) {
+	p, err := tryStart(ctx, cfg)
+	if errors.Is(err, keeper.ErrKeeperDied) {
+		// The keeper died during the spawn, and tryStart has killed the process that may
+		// have been started. The new keeper does not know that process.
+		p, err = tryStart(ctx, cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.errorPrefix(), err)
+	}
+	return p, nil
+}
+
+func tryStart(ctx context.Context, cfg Config) (*Plugin, error) {
+	p := newPlugin(cfg)
+	if err := p.start(ctx); err != nil {
+		p.abort()
+		return nil, err
+	}
+	return p, nil
+}
+
+func newPlugin(cfg Config) *Plugin {
+	if cfg.StartTimeout == 0 {
+		cfg.StartTimeout = defaultStartTimeout
+	}
+	if cfg.CallTimeout == 0 {
+		cfg.CallTimeout = defaultCallTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	return &Plugin{
+		cfg:      cfg,
+		logger:   cfg.Logger.Named(cfg.Name),
+		detached: make(chan struct{}),
+		stdio:    processOutput{stderrDone: make(chan struct{})},
+		exit:     processExit{known: make(chan struct{})},
+		calls:    base.CallRecorder{OnCall: cfg.OnCall},
+	}
+}
+
+func (c Config) errorPrefix() string {
+	if c.Path == "" || c.Path == "/proc/self/exe" {
+		return fmt.Sprintf("plugin %q", c.Name)
+	}
+	return fmt.Sprintf("plugin %q (%s)", c.Name, c.Path)
+}
+
+func (p *Plugin) start(ctx context.Context) error {
+	if len(p.cfg.SocketDir) > MaxSocketDirLen {
+		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDirLen)
+	}
+	if _, err := osprocess.BootID(); err != nil {
+		return err // a ReattachConfig contains the boot id, so a plugin without it could not be reattached
+	}
+	began := time.Now()
+	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
+		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
+			// go-plugin does not remove its temporary directory after a failure.
+			if err := os.Remove(tmp); err != nil {
+				return nil, err
+			}
+			return &spawnRunner{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
+		},
+		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
+		// spawnRunner enforces Config.StartTimeout; go-plugin's own timeout must be longer
+		StartTimeout: 2 * p.cfg.StartTimeout,
+	}))
+	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
+		return err
+	}
+	raiseDescriptorLimit(p.proc, p.logger)
+	p.logger.Debug("plugin started", "pid", p.proc.PID, "version", p.info.Version, "duration", time.Since(began))
+	return nil
+}
+
+// raiseDescriptorLimit gives a plugin process the limit of open files of the agent: its keeper, or the agent that has
+// started it, can have a lower one.
+func raiseDescriptorLimit(p *processHandle, logger hclog.Logger) {
+	if _, err := p.RaiseDescriptorLimit(); err != nil {
+		logger.Debug("plugin keeps a lower limit of open files than the agent", "error", err)
+	}
+}
+
+// runSteps runs the steps in order, until one fails.
+func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clientConfig sets the options of go-plugin that are the same for a launch and a reattach.
+func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
+	c.HandshakeConfig = base.Handshake
+	c.Plugins = plugin.PluginSet{}
+	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
+	c.SkipHostEnv = true
+	c.Logger = hclog.NewNullLogger() // this package logs the plugin's output itself, under the plugin's name
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.calls.Intercept),
+		// gRPC's connect timeout must be longer than that of the calls, whose error names
+		// the call.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
+	}
+	return c
+}
+
+// tolerateStdioFailure returns Unavailable when go-plugin cannot open the stream for a
+// plugin's output, so that go-plugin continues without it. For another error go-plugin
+// would leak the connection.
+func tolerateStdioFailure(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := streamer(ctx, desc, cc, method, opts...)
+	if err != nil && method == "/plugin.GRPCStdio/StreamStdio" {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return stream, err
+}
+
+// connect starts go-plugin's client, and thereby the process. A plugin that accepts the
+// connection but does not respond is killed when ctx ends or the call times out, which
+// unblocks go-plugin.
+func (p *Plugin) connect(ctx context.Context) error {
+	if _, err := p.client.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, p.proc.kill)
+	defer stop()
+	protocol, err := p.client.Client()
+	if err != nil {
+		return p.explainCallError(ctx, "connect", err)
+	}
+	p.conn = protocol.(*plugin.GRPCClient).Conn
+	if ctx.Err() != nil {
+		return p.explainCallError(ctx, "connect", ctx.Err())
+	}
+	return nil
+}
+
+// Info returns the plugin's type, name, version and API versions, as the plugin reports them.
+func (p *Plugin) Info() base.Info { return p.info }
+
+// ConfigSchema calls the plugin for the schema of its plugin block; nil means that a plugin block is not allowed.
+func (p *Plugin) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	schema, err := base.NewClient(p.conn, p.proc.done).ConfigSchema(ctx)
+	if err != nil {
+		return nil, p.explainCallError(ctx, "ConfigSchema", err)
+	}
+	return schema, nil
+}
+
+// PID returns the plugin's process id.
+func (p *Plugin) PID() int { return p.proc.PID }
+
+// StartedAt returns the time at which the process started, to 10 ms; zero if it is unknown.
+func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
+
+// Methods returns the counts of the calls that this agent has made.
+func (p *Plugin) Methods() []base.MethodStats { return p.calls.Methods() }
+
+// KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
+// call the keeper kills the process with the agent, because no later agent could find it.
+// The caller must have stored the ReattachConfig before the call.
+func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
+	return p.cfg.Keeper.KeepProcessAfterDisconnect(ctx, p.proc.ID)
+}
+
+// serviceClients has the client of the plugin's service. The clients of other types are nil.
+type serviceClients struct {
+	driver      driver.Driver
+	device      device.Plugin
+	hook        *hook.Client
+	description *hook.Description // of hook
+}
+
+// Driver returns the plugin's driver; nil if the plugin is not a driver.
+func (p *Plugin) Driver() driver.Driver { return p.clients.driver }
+
+// Device returns the plugin's devices; nil if the plugin is not a device plugin.
+func (p *Plugin) Device() device.Plugin { return p.clients.device }
+
+// Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
+func (p *Plugin) Hook() (*hook.Client, *hook.Description) {
+	return p.clients.hook, p.clients.description
+}
+
+// Done is closed as soon as the process has ended, even if its children still run.
+func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
+
+// WaitExit blocks until the process has ended, and returns an error with the exit status and the
+// last output. It returns an error also after exit code 0: a plugin must not exit by itself.
+func (p *Plugin) WaitExit() error {
+	<-p.exit.known
+	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit.err)
+}
+
+// Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
+// result is false when the connection was lost, or idle for long.
+func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Ready }
+
+// CheckHealth calls the plugin's health service, and returns an error if no process listens on
+// the plugin's socket. A plugin without a health service counts as reachable.
+func (p *Plugin) CheckHealth(ctx context.Context) error {
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: plugin.GRPCServiceName})
+	if status.Code(err) == codes.Unavailable {
+		conn, dialErr := p.dialVerified(ctx)
+		if dialErr == nil {
+			conn.Close()
+		} else if osprocess.IsResourceExhausted(dialErr) {
+			return nil // it is unknown whether a process listens, because this process has no free descriptors
+		}
+		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.errorPrefix(), err)
+	}
+	return nil
+}
+
+// Kill kills the process immediately. The caller must still call Close.
+func (p *Plugin) Kill() { p.proc.kill() }
+
+// Stop shuts the plugin down: it calls the driver's Shutdown and go-plugin's controller,
+// waits for the exit, and then kills the process. When ctx ends, it kills the process
+// immediately. Stop blocks until all resources are released. The driver's tasks continue to
+// run.
+func (p *Plugin) Stop(ctx context.Context) {
+	if p.clients.driver != nil {
+		call, cancel := context.WithTimeout(ctx, shutdownTimeout)
+		if err := p.clients.driver.Shutdown(call); err != nil {
+			p.logger.Debug("driver shutdown", "error", err)
+		}
+		cancel()
+	}
+	call, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	// The error is ignored: a server that exits immediately cannot always reply.
+	_ = p.conn.Invoke(call, "/plugin.GRPCController/Shutdown", &emptypb.Empty{}, &emptypb.Empty{})
+	cancel()
+	p.conn.Close() // a plugin without the controller service may exit when its last connection is closed
+
+	if !p.waitDone(ctx, exitGracePeriod) {
+		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)
+	}
+	p.Close()
+}
+
+// waitDone blocks until the process has ended, the duration d has passed or ctx ends. It
+// reports whether the process has ended.
+func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.proc.done:
+		return true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	select {
+	case <-p.proc.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// StderrClosed is closed when no process has the write end of the plugin's stderr any
+// longer. If a child of the plugin has inherited stderr, that can be long after Done: then
+// the caller should call Close as late as possible, because Close breaks the child's
+// stderr.
+func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrDone }
+
+// Close kills the process if it is alive, and releases all resources. It may be called twice,
+// also after Detach, and blocks until everything is released.
+func (p *Plugin) Close() {
+	select {
+	case <-p.detached:
+		p.wg.Wait()
+		return
+	default:
+	}
+	p.proc.kill()
+	if !p.waitDone(context.Background(), exitGracePeriod) {
+		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
+	} else {
+		<-p.exit.known
+	}
+	p.releaseResources(false)
+}
+
+// abort closes the plugin after a failed launch, and kills all processes in its session.
+func (p *Plugin) abort() {
+	if p.proc == nil {
+		p.releaseResources(false)
+		return
+	}
+	p.proc.killSession()
+	p.Close()
+}
+
+// Detach releases the plugin and leaves it running for another agent, which reattaches it with
+// the ReattachConfig.
+func (p *Plugin) Detach() { p.releaseResources(true) }
+
+// releaseResources releases the agent's resources for the plugin. If keepRunning is true, the process
+// keeps running and the keeper keeps the plugin's streams.
+func (p *Plugin) releaseResources(keepRunning bool) {
+	p.releaseOnce.Do(func() {
+		close(p.detached) // go-plugin's goroutines wait for detached
+		if p.conn != nil {
+			p.conn.Close()
+		}
+		p.mu.Lock()
+		if p.initialConn != nil {
+			p.initialConn.Close()
+		}
+		p.mu.Unlock()
+		if !keepRunning {
+			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
+			defer cancel()
+			if p.stdio.fdKey != "" {
+				for _, stream := range pipeNames {
+					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKey+stream)
+				}
+			}
+			// Only the plugin's own socket is removed: processes that the plugin has
+			// started can outlive it, and may have sockets in the same directory.
+			if p.peerVerified.Load() && filepath.Dir(p.handshake.addr) == p.cfg.SocketDir {
+				_ = os.Remove(p.handshake.addr) // a plugin that has shut down has removed its socket
+			}
+			if p.client != nil {
+				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
+			}
+		}
+		for _, f := range p.stdio.pipes {
+			if f != nil {
+				f.Close()
+			}
+		}
+		if p.proc != nil {
+			p.proc.close()
+		}
+	})
+	p.wg.Wait()
+}
+
+// pipeNames are the names of the plugin's streams in the keeper's keys, in the order of
+// stdio.pipes.
+var pipeNames = [2]string{"stdout", "stderr"}
+
+// watchProcess starts the goroutines that wait for the process and relay its stderr.
+func (p *Plugin) watchProcess() {
+	p.wg.Go(func() {
+		if !p.proc.watch() {
+			return // detached
+		}
+		p.exit.err = p.exitError()
+		close(p.exit.known)
+	})
+	if p.stdio.pipes[1] != nil {
+		p.wg.Go(func() {
+			defer close(p.stdio.stderrDone)
+			relayStderr(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail, &panicLog{reports: p.cfg.Panics, plugin: p.cfg.Name, logger: p.logger})
+		})
+	} else {
+		close(p.stdio.stderrDone)
+	}
+}
+
+// exitError returns an error with the exit status of the dead process, which it gets from the
+// keeper.
+func (p *Plugin) exitError() error {
+	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
+	defer cancel()
+	reason := ""
+	status, err := p.cfg.Keeper.Wait(ctx, p.proc.ID)
+	switch {
+	case err != nil:
+		reason = "exited with unknown status"
+	case status.Signal != 0:
+		reason = "was " + status.String()
+	default:
+		reason = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
+	}
+	select {
+	case <-p.stdio.stderrDone:
+	case <-p.detached:
+	case <-time.After(drainTimeout):
+	}
+	return errorWithStderr(reason, &p.stdio.stderrTail)
+}
+
+// callContext returns the context of one call during the launch.
+func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errNoAnswer)
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// explainCallError returns an error that describes why a call during the launch failed.
+func (p *Plugin) explainCallError(ctx context.Context, call string, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	// The plugin also gets the deadline, and can return DeadlineExceeded before ctx has
+	// ended.
+	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
+	case cause != nil:
+		return fmt.Errorf("%s: %w", call, cause)
+	}
+	if status.Code(err) == codes.Unavailable || errors.Is(err, driver.ErrPluginDown) {
+		// The connection can break shortly before this process notices the exit of the
+		// plugin.
+		if p.waitDone(ctx, time.Second) {
+			<-p.exit.known
+			return fmt.Errorf("%s: %w", call, p.exit.err)
+		}
+		if cause := context.Cause(ctx); cause == nil {
+			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.handshake.addr)
+		}
+	}
+	return fmt.Errorf("%s: %w", call, err)
+}
+
+// dial returns a connection for gRPC: the first time initialConn, later a new connection.
+func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
+	p.mu.Lock()
+	conn := p.initialConn
+	p.initialConn = nil
+	p.mu.Unlock()
+	if conn != nil {
+		return conn, nil
+	}
+	return p.dialVerified(ctx)
+}
+
+// dialVerified connects to the plugin's socket, and checks that the plugin's process
+// listens on it.
+func (p *Plugin) dialVerified(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, p.handshake.network, p.handshake.addr)
+	if err != nil {
+		return nil, err
+	}
+	if uc, ok := conn.(*net.UnixConn); ok {
+		if err := checkPeer(uc, p.proc.PID); err != nil {
+			conn.Close()
+			return nil, fmt.Errorf("socket %s: %w", p.handshake.addr, err)
+		}
+		p.peerVerified.Store(true)
+	}
+	return conn, nil
+}

@@ -1,0 +1,426 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	plugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+var (
+	_ runner.Runner         = (*spawnRunner)(nil)
+	_ runner.AttachedRunner = (*attachedRunner)(nil)
+)
+
+// attachedRunner implements go-plugin's runner interface for a running process.
+type attachedRunner struct{ p *Plugin }
+
+// Wait returns when the process has ended, or when the plugin was detached.
+func (a attachedRunner) Wait(context.Context) error {
+	select {
+	case <-a.p.proc.done:
+	case <-a.p.detached:
+	}
+	return nil
+}
+
+func (a attachedRunner) Kill(context.Context) error {
+	a.p.proc.kill()
+	return nil
+}
+
+func (a attachedRunner) ID() string {
+	if a.p.proc == nil {
+		return ""
+	}
+	return strconv.Itoa(a.p.proc.PID)
+}
+
+func (attachedRunner) PluginToHost(network, addr string) (string, string, error) {
+	return network, addr, nil
+}
+func (attachedRunner) HostToPlugin(network, addr string) (string, string, error) {
+	return network, addr, nil
+}
+
+// spawnRunner starts a process for go-plugin. It reads the plugin's streams itself:
+// go-plugin gets a stdout with one valid handshake line and an empty stderr, which both end
+// with the process. Therefore an invalid line or a child that keeps a stream open does not
+// affect go-plugin, which calls Wait without delay.
+type spawnRunner struct {
+	attachedRunner
+	ctx context.Context // context of the launch, because go-plugin passes another one
+	env []string        // variables that go-plugin adds
+}
+
+// Start starts the process. It returns when the handshake line has arrived and the socket
+// accepts a connection. go-plugin returns the error unchanged.
+func (r *spawnRunner) Start(context.Context) error {
+	p := r.p
+	ctx, cancel := context.WithTimeoutCause(r.ctx, p.cfg.StartTimeout, errNoAnswer)
+	defer cancel()
+	if err := r.spawn(ctx); err != nil {
+		return err
+	}
+	lineRead := make(chan struct{})
+	p.watchProcess()
+	p.wg.Go(func() { p.readStdout(lineRead) })
+
+	line, err := p.awaitHandshakeLine(ctx, lineRead)
+	if err != nil {
+		return err
+	}
+	if p.handshake, err = parseHandshake(line); err != nil {
+		if p.waitDone(ctx, 100*time.Millisecond) {
+			<-p.exit.known
+			return fmt.Errorf("%w; it %w", err, p.exit.err)
+		}
+		return err
+	}
+	conn, err := p.dialVerified(ctx)
+	if err != nil {
+		if p.waitDone(ctx, 100*time.Millisecond) {
+			<-p.exit.known
+			return fmt.Errorf("after its handshake line it %w", p.exit.err)
+		}
+		return explainDialError(p.handshake, err)
+	}
+	p.mu.Lock()
+	p.initialConn = conn
+	p.mu.Unlock()
+	return nil
+}
+
+func (r *spawnRunner) spawn(ctx context.Context) error {
+	p := r.p
+	var pipeWriters [2]*os.File
+	for i := range pipeWriters {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		p.stdio.pipes[i], pipeWriters[i] = reader, writer
+		defer writer.Close()
+	}
+	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
+	// pipe without a reader is killed by SIGPIPE.
+	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
+	for i, stream := range pipeNames {
+		if err := p.cfg.Keeper.StoreAndDrainFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
+			return fmt.Errorf("hold %s: %w", stream, err)
+		}
+	}
+	env := slices.Concat(p.cfg.Env, r.env)
+	id, err := spawnWithRetry(ctx, p.cfg.Keeper, keeper.Command{
+		Name:       p.cfg.Name,
+		Executable: p.cfg.Executable,
+		Path:       p.cfg.Path,
+		Args:       p.cfg.Args,
+		Env:        withSocketDir(env, p.cfg.SocketDir),
+		Dir:        p.cfg.Dir,
+		Stdout:     pipeWriters[0],
+		Stderr:     pipeWriters[1],
+
+		KillOnDisconnect: true,
+	})
+	if errors.Is(err, keeper.ErrKeeperDied) {
+		pipeWriters[0].Close() // now no process except the plugin can have the write end
+		return errors.Join(err, killPluginOfDeadKeeper(p.stdio.pipes[0], p.cfg.SocketDir))
+	}
+	if err != nil {
+		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
+	}
+	p.proc, err = openProcessHandle(id)
+	switch {
+	case errors.Is(err, os.ErrProcessDone):
+		p.proc = newEndedProcessHandle(id) // the process has ended, and the keeper has reaped it
+		return nil
+	case err != nil:
+		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
+		return err
+	}
+	// The plugin inherits the protection of agent and keeper from the OOM killer, and would
+	// pass it on to downloads, commands and tasks.
+	if err := osprocess.ResetOOMScore(id.PID); err != nil {
+		p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", err)
+	}
+	return nil
+}
+
+// spawnWithRetry starts a program. As long as its file is open for writing (ETXTBSY), it
+// retries for a quarter of a second: an installer may be writing the file, or a child that
+// it has forked has not called exec yet.
+func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (osprocess.ID, error) {
+	for delay := time.Millisecond; ; delay *= 2 {
+		id, err := k.Spawn(ctx, command)
+		if !errors.Is(err, unix.ETXTBSY) || delay > 128*time.Millisecond {
+			return id, err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return osprocess.ID{}, err
+		}
+	}
+}
+
+// killPluginOfDeadKeeper kills the plugin that a dead keeper may have started: the process whose stdout
+// is the pipe with the given read end. It returns when no process has the write end, or
+// after a second, because a child that was being forked when the keeper died opens its
+// stdout later. It removes the plugin's socket from dir.
+func killPluginOfDeadKeeper(stdout *os.File, dir string) error {
+	conn, err := stdout.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	var statErr error
+	if err := conn.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &st) }); err != nil || statErr != nil {
+		return errors.Join(err, statErr)
+	}
+	killed, held := false, true
+	for deadline := time.Now().Add(time.Second); held && time.Now().Before(deadline); {
+		ended, err := killProcessesWithStdout(fmt.Sprintf("pipe:[%d]", st.Ino))
+		if err != nil {
+			return err
+		}
+		killed = killed || ended
+		err = conn.Control(func(fd uintptr) {
+			// Poll requests no events, so it returns 1 only at the end of the pipe.
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 10)
+			held = n == 0 || err != nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if killed {
+		return removeUnboundSockets(dir)
+	}
+	return nil
+}
+
+// killProcessesWithStdout kills the processes whose stdout is a pipe, given as
+// "pipe:[inode]", and waits up to a second for each to end. It reports whether it has
+// killed any.
+func killProcessesWithStdout(pipe string) (killed bool, err error) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/1")
+	if err != nil {
+		return false, err
+	}
+	for _, link := range links {
+		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+		if err != nil {
+			return killed, err
+		}
+		// The ID is read before stdout: a later process with the same pid has another ID.
+		p, err := osprocess.LookupID(pid)
+		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
+			continue // the process has another stdout, belongs to another user, or has ended
+		}
+		if err == nil {
+			err = p.Signal(unix.SIGKILL)
+			killed = p.EndsWithin(time.Second) || killed
+		}
+		if err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return killed, fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
+		}
+	}
+	return killed, nil
+}
+
+// removeUnboundSockets removes the sockets in a directory that no process is bound to.
+func removeUnboundSockets(dir string) error {
+	// entries is read before the bound sockets, so that a socket of a plugin that starts
+	// meanwhile is not removed.
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	bound, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket == 0 || bytes.Contains(bound, []byte("/"+e.Name()+"\n")) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// withSocketDir replaces go-plugin's temporary directory in env by dir.
+func withSocketDir(env []string, dir string) []string {
+	prefix := plugin.EnvUnixSocketDir + "="
+	for i, v := range env {
+		if strings.HasPrefix(v, prefix) {
+			env[i] = prefix + dir
+		}
+	}
+	return env
+}
+
+// addStdout appends text to the first line, and reports whether the line is complete.
+func (s *processOutput) addStdout(text []byte) (complete bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.firstLine = append(s.firstLine, text...)
+	if i := bytes.IndexByte(s.firstLine, '\n'); i >= 0 {
+		s.firstLine = s.firstLine[:i]
+		return true
+	}
+	return len(s.firstLine) >= maxHandshakeSize
+}
+
+// readFirstLine returns the part of the first line of stdout that has been read.
+func (s *processOutput) readFirstLine() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.firstLine)
+}
+
+// readStdout reads the first line of stdout, closes lineRead, and then discards the output
+// until stdout ends.
+func (p *Plugin) readStdout(lineRead chan<- struct{}) {
+	buf := make([]byte, maxHandshakeSize)
+	complete := false
+	for {
+		n, err := p.stdio.pipes[0].Read(buf)
+		if !complete {
+			complete = p.stdio.addStdout(buf[:n]) || err != nil
+			if complete {
+				close(lineRead)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// awaitHandshakeLine waits for the first line of stdout. Its error describes why there is no line.
+func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{}) (string, error) {
+	select {
+	case <-lineRead:
+	case <-p.proc.done:
+		// After the exit of the process, its output can still be in the pipe.
+		select {
+		case <-lineRead:
+		case <-time.After(drainTimeout):
+		}
+	case <-ctx.Done():
+	}
+	line := p.stdio.readFirstLine()
+
+	select {
+	case <-lineRead:
+		if line != "" {
+			return line, nil
+		}
+		if !p.waitDone(ctx, time.Second) {
+			return "", errorWithStderr("closed its stdout without a handshake line", &p.stdio.stderrTail)
+		}
+	default:
+	}
+	if p.waitDone(ctx, 0) {
+		<-p.exit.known
+		if line != "" {
+			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exit.err)
+		}
+		return "", fmt.Errorf("wrote no handshake line and %w", p.exit.err)
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, errNoAnswer) {
+		return "", cause
+	}
+	reason := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.StartTimeout)
+	if line != "" {
+		reason += fmt.Sprintf(", only %s without a line end", quoteTruncated(line))
+	}
+	return "", errorWithStderr(reason, &p.stdio.stderrTail)
+}
+
+// Stdout returns the validated handshake line for go-plugin.
+func (r *spawnRunner) Stdout() io.ReadCloser {
+	return &eofAtExitReader{Reader: strings.NewReader(r.p.handshake.formatLine()), process: r.attachedRunner}
+}
+
+// Stderr returns an empty stream for go-plugin.
+func (r *spawnRunner) Stderr() io.ReadCloser {
+	return &eofAtExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
+}
+
+// Name implements go-plugin's interface; go-plugin does not log it, because its logger
+// discards everything.
+func (r *spawnRunner) Name() string { return r.p.cfg.Name }
+
+// Diagnose implements go-plugin's interface. go-plugin calls it only for an invalid
+// handshake line, which it never gets.
+func (r *spawnRunner) Diagnose(context.Context) string { return "" }
+
+// eofAtExitReader is a stream that ends when the plugin process ends.
+type eofAtExitReader struct {
+	*strings.Reader
+	process attachedRunner
+}
+
+func (r *eofAtExitReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if err == io.EOF {
+		_ = r.process.Wait(context.Background())
+	}
+	return n, err
+}
+
+func (r *eofAtExitReader) Close() error { return nil }
+
+// explainDialError returns an error that describes why the socket of the handshake line cannot
+// be used.
+func explainDialError(h handshake, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("its socket %s does not exist", h.addr)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("nobody listens on its socket %s", h.addr)
+	}
+	return fmt.Errorf("connect: %w", err)
+}
+
+// checkPeer returns an error if a process outside the plugin's session listens on the socket.
+// The session is checked, not the pid, because a script may have started the program that
+// listens.
+func checkPeer(conn *net.UnixConn, pid int) error {
+	cred, err := osprocess.PeerCredentials(conn)
+	if err != nil {
+		return err
+	}
+	if cred.Pid == 0 { // in another pid namespace
+		if uid := int(cred.Uid); uid != os.Geteuid() {
+			return fmt.Errorf("a process of uid %d listens on it, not the plugin", uid)
+		}
+		return nil
+	}
+	if int(cred.Pid) != pid && !inSession(int(cred.Pid), pid) {
+		return fmt.Errorf("process %d of uid %d listens on it, not the plugin", cred.Pid, cred.Uid)
+	}
+	return nil
+}

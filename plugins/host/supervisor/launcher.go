@@ -1,0 +1,84 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
+)
+
+// launcher starts the processes of plugins.
+type launcher struct {
+	cfg             Config
+	recordedPlugins *recordedPlugins
+	panics          launch.PanicReports
+}
+
+// launch starts or reattaches the process of one catalog entry.
+func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
+	binary, err := e.Open(l.cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	defer binary.Close()
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	sockets, err := l.cfg.SocketDir()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	cfg := launch.Config{
+		Name:         e.Name,
+		Path:         binary.Path,
+		Args:         binary.Argv,
+		Env:          launch.Environ(os.Environ(), e.InheritedEnv(), l.cfg.KeeperSocket, l.cfg.DirectoryID),
+		Dir:          dir,
+		SocketDir:    sockets,
+		Keeper:       l.cfg.Keeper,
+		DriverConfig: l.cfg.DriverConfig,
+		HookConfig:   l.cfg.HookConfig,
+		Panics:       &l.panics,
+		Logger:       l.cfg.Logger,
+	}
+	if onCall := l.cfg.OnCall; onCall != nil {
+		cfg.OnCall = func(method string, d time.Duration, failed bool) { onCall(e.Name, method, d, failed) }
+	}
+	if !binary.IsScript {
+		cfg.Executable = binary.File
+	}
+	if e.Block != nil {
+		cfg.Settings = e.Block.Config
+		if e.Block.Range.Filename != "" {
+			cfg.SettingsPosition = e.Block.Range.String()
+		}
+	}
+	if l.recordedPlugins.store == nil {
+		p, err := launch.Start(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	identity, err := pluginIdentity(e, binary)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	p, err := l.recordedPlugins.reattach(ctx, e, cfg, binary, identity)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", e, err)
+	case p != nil:
+		return reattachedPlugin{p}, nil
+	}
+	p, err = launch.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l.recordedPlugins.put(ctx, e, p, identity)
+	return p, nil
+}

@@ -1,0 +1,374 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// memoryRecordStore is a RecordStore in memory.
+type memoryRecordStore struct {
+	mu        sync.Mutex
+	records   map[string]Record
+	readCount int                  // number of calls of Plugins
+	readError func(call int) error // fails: returns the error of the given call of Plugins; may be nil
+}
+
+func (l *memoryRecordStore) Plugins() (map[string]Record, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.readCount++
+	if l.readError != nil {
+		if err := l.readError(l.readCount); err != nil {
+			return nil, err
+		}
+	}
+	return maps.Clone(l.records), nil
+}
+
+// failReads makes the calls of Plugins with the given numbers fail. The next call has number
+// 1.
+func (l *memoryRecordStore) failReads(err error, calls ...int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.readCount = 0
+	l.readError = func(call int) error {
+		if slices.Contains(calls, call) {
+			return err
+		}
+		return nil
+	}
+}
+
+func (l *memoryRecordStore) PutPlugin(key string, r Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.records == nil {
+		l.records = map[string]Record{}
+	}
+	l.records[key] = r
+	return nil
+}
+
+func (l *memoryRecordStore) DeletePlugin(key string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.records, key)
+	return nil
+}
+
+// restartableNode is a machine on which a test runs supervisors one after another.
+type restartableNode struct {
+	t           *testing.T
+	keeper      *keeper.Client
+	socketDir   string
+	recordStore memoryRecordStore
+}
+
+func newRestartableNode(t *testing.T) *restartableNode {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := keeper.Start(t.Context(), keeper.Config{Dir: filepath.Join(dir, "keeper"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets := filepath.Join(dir, "sockets")
+	if err := os.Mkdir(sockets, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return &restartableNode{t: t, keeper: k, socketDir: sockets}
+}
+
+// run starts a supervisor, calls f and stops the supervisor. If keep is true, the plugins
+// continue to run.
+func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
+	n.t.Helper()
+	c, err := catalog.New(cc)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	s := n.newSupervisor(c, keep)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	if err := s.Ready(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	f(s)
+}
+
+func (n *restartableNode) newSupervisor(c *catalog.Catalog, keep bool) *Supervisor {
+	return New(Config{
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: socketDirFunc(n.socketDir),
+		Records: &n.recordStore, KeepRunning: func(PluginKey, int) bool { return keep },
+	})
+}
+
+// pid returns the pid of the plugin that serves a driver.
+func (n *restartableNode) pid(s *Supervisor, name string) int {
+	n.t.Helper()
+	for {
+		d, err := s.Driver(n.t.Context(), name)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		_, err = d.Capabilities(n.t.Context())
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, driver.ErrPluginDown) {
+			n.t.Fatal(err)
+		}
+	}
+	return s.Plugins()[0].PID
+}
+
+func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	n.run(cc, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
+			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
+		}
+		if !s.DriverRemembersTasks("one") || s.DriverRemembersTasks("other") {
+			t.Error("what is remembered")
+		}
+		// The supervisor notices the death of a reattached process.
+		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
+		if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
+			t.Errorf("status %v, %v", status, err)
+		}
+		for n.pid(s, "one") == first {
+		}
+		first = n.pid(s, "one")
+	})
+	// This supervisor reattaches the plugin, and stops it at its end.
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first {
+			t.Errorf("pid %d, was %d", pid, first)
+		}
+	})
+	if records, _ := n.recordStore.Plugins(); len(records) > 0 {
+		t.Errorf("records stay: %v", records)
+	}
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == first {
+			t.Error("the plugin was not ended")
+		}
+	})
+}
+
+func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	reattached := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
+
+	// The recorded plugin has another configuration. TestTasksOutliveEverybody covers
+	// another executable.
+	infoChanged := n.recordStore.records["builtin one"]
+	infoChanged.Identity = "of another configuration"
+	_ = n.recordStore.PutPlugin("builtin one", infoChanged)
+	second := 0
+	n.run(cc, true, func(s *Supervisor) { second = n.pid(s, "one") })
+	if second == first || reattached.Alive() {
+		t.Errorf("pid %d, was %d; alive: %v", second, first, reattached.Alive())
+	}
+
+	// If another process has reused the recorded pid, it is not killed.
+	stranger := n.recordStore.records["builtin one"]
+	stranger.StartTime++
+	_ = n.recordStore.PutPlugin("builtin one", stranger)
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == second {
+			t.Error("a process was taken over that is not the recorded one")
+		}
+	})
+	if err := syscall.Kill(second, 0); err != nil {
+		t.Errorf("a stranger was killed: %v", err)
+	}
+	_ = syscall.Kill(second, syscall.SIGKILL) // the signal 0 above has reported a failure
+}
+
+func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.recordStore.records["builtin one"]
+	// A record of another boot belongs to an unrelated process.
+	other := rec
+	other.BootID = "another"
+	_ = n.recordStore.PutPlugin("builtin one", other)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	p := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTime}
+	if !p.Alive() {
+		t.Fatal("a process of another boot was killed")
+	}
+	_ = n.recordStore.PutPlugin("builtin one", rec)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
+		t.Errorf("status %v, %v", status, err)
+	}
+	if len(n.recordStore.records) > 0 {
+		t.Errorf("records stay: %v", n.recordStore.records)
+	}
+}
+
+// TestReattachIsNotCutShort stops supervisors at different times during their start, and
+// checks that none of them kills a reattached process.
+func TestReattachIsNotCutShort(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
+	first := 0
+	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+	c, err := catalog.New(cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for delay := time.Duration(0); delay < 15*time.Millisecond; delay += 250 * time.Microsecond {
+		ctx, cancel := context.WithTimeout(t.Context(), delay)
+		if err := n.newSupervisor(c, true).Run(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := syscall.Kill(first, 0); err != nil || n.recordStore.records["builtin one"].Pid != first {
+			t.Fatalf("after a start that ended after %v: process %d: %v; record %+v", delay, first, err, n.recordStore.records)
+		}
+	}
+	n.run(cc, false, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != first {
+			t.Errorf("pid %d, was %d", pid, first)
+		}
+	})
+}
+
+// TestPluginWithTasksOutlivesItsConfiguration removes a plugin from the configuration while
+// its tasks may run. Its process is killed when another plugin serves the same driver.
+func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.recordStore.records["builtin one"]
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
+	if !rec.processID().Alive() || n.recordStore.records["builtin one"] != rec {
+		t.Fatalf("alive %v, records %v", rec.processID().Alive(), n.recordStore.records)
+	}
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid != rec.Pid {
+			t.Errorf("pid %d, was %d", pid, rec.Pid)
+		}
+	})
+
+	_ = n.recordStore.DeletePlugin("builtin one")
+	_ = n.recordStore.PutPlugin("/where/it/was", rec)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
+		if pid := n.pid(s, "one"); pid == rec.Pid {
+			t.Error("a process that the configuration does not name was taken over")
+		}
+		if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
+			t.Errorf("status %v, %v", status, err)
+		}
+	})
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one", "two")}, false, func(s *Supervisor) { n.pid(s, "one") })
+	if len(n.recordStore.records) > 0 {
+		t.Errorf("records stay: %v", n.recordStore.records)
+	}
+}
+
+// As long as the records cannot be read, no plugin is started, because a recorded process
+// may run. It is reattached when the records can be read again.
+func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the second launch")
+	}
+	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newRestartableNode(t)
+			cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
+			first := 0
+			n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
+			unreadable := errors.New("too many open files")
+			n.recordStore.failReads(unreadable, calls...)
+			n.run(cc, true, func(s *Supervisor) {
+				if p := s.Plugins()[0]; p.PID != 0 || !errors.Is(p.Err, unreadable) {
+					t.Errorf("pid %d, %v, want no process and %v", p.PID, p.Err, unreadable)
+				}
+				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
+				if pid := n.pid(s, "one"); pid != first {
+					t.Errorf("pid %d, was %d", pid, first)
+				}
+			})
+			n.run(cc, false, func(s *Supervisor) { n.pid(s, "one") })
+		})
+	}
+}
+
+// A recorded plugin that is no longer configured keeps the tasks of its driver until it is
+// killed. If killing it fails at the start of the supervisor, it is retried.
+func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits five seconds for the second launch")
+	}
+	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newRestartableNode(t)
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+			rec := n.recordStore.records["builtin one"]
+			_ = n.recordStore.DeletePlugin("builtin one")
+			_ = n.recordStore.PutPlugin("/where/it/was", rec)
+			n.recordStore.failReads(errors.New("too many open files"), calls...)
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
+				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.processID().Alive() {
+					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.processID().Alive())
+				}
+				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
+				if pid := n.pid(s, "one"); pid == rec.Pid {
+					t.Error("a process that the configuration does not name was reattached")
+				}
+				if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
+					t.Errorf("status %v, %v", status, err)
+				}
+			})
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, false, func(s *Supervisor) { n.pid(s, "one") })
+			if len(n.recordStore.records) > 0 {
+				t.Errorf("records stay: %v", n.recordStore.records)
+			}
+		})
+	}
+}

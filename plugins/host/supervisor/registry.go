@@ -1,0 +1,460 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+)
+
+// managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
+// entry, order and lastServedKey, which never change.
+type managedPlugin struct {
+	entry           catalog.Entry
+	catalogPosition int                     // position in the catalog
+	lastServedKey   PluginKey               // see Config.LastServedKey
+	cancel          context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
+
+	state       pluginState
+	loopRunning bool           // loopRunning: the plugin's goroutine runs
+	removed     bool           // removed: the plugin is stopped as soon as no task needs it
+	stopping    bool           // stopWhenUnused runs
+	replacement *managedPlugin // the plugin that follows after the end of this one; may be nil
+
+	inst            pluginInstance
+	driver          *watchedDriver    // driver of the latest process; nil for a hook
+	info            base.Info         // info of the latest process; zero before the first
+	hookDescription *hook.Description // description of the latest process; nil for a driver
+	// launchAttempted: the first launch has succeeded or failed, or waits for a request or for other plugins.
+	launchAttempted bool
+	fingerprinted   bool // fingerprinted: the first fingerprint has arrived; always true for a hook
+	exits           processExits
+	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
+	lastFailure     launchFailure
+	supersededBy    string // supersededBy: describes the plugin that is used instead of this one
+	requests        launchRequests
+}
+
+// launchRequests has the requests to launch a plugin that has no process, or another process.
+type launchRequests struct {
+	use     chan struct{} // use: closed when a plugin that was stopped as idle is requested
+	restart chan struct{} // restart has capacity 1; a value stops the process, and ends the delay before the next launch
+}
+
+// processExits counts the processes of a plugin that have exited, and describes the last exit. Unlike
+// launchFailure, it is kept when the next process runs.
+type processExits struct {
+	count   int
+	lastErr error // nil before the first exit
+	lastAt  time.Time
+}
+
+// launchFailure is the error of the last launch, or of a process that exited early. It is zero after a
+// successful launch.
+type launchFailure struct {
+	err     error
+	retryAt time.Time // time of the next launch; zero if there is none
+}
+
+func (m *managedPlugin) applyEvent(e pluginEvent) { m.state = m.state.next(e) }
+
+// err returns the reason why the plugin has no process, or nil if it has one or is being
+// started.
+func (m *managedPlugin) err() error {
+	if m.state == stateBackingOff || m.state == stateFailed {
+		return m.lastFailure.err
+	}
+	return nil
+}
+
+// stateKnown returns the value for the field Plugin.StateKnown.
+func (m *managedPlugin) stateKnown() bool {
+	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
+}
+
+// mayServe reports whether the plugin serves the driver or hook, or may report that it
+// does. A file that has never run may contain any driver or hook, whatever the name of the
+// file is.
+func (m *managedPlugin) mayServe(key PluginKey) bool {
+	switch {
+	case m.info.Name != "":
+		return servedKey(m.info) == key
+	case m.entry.Builtin:
+		return m.entry.Type == key.Type && m.entry.Name == key.Name
+	}
+	return m.lastServedKey == PluginKey{} || m.lastServedKey == key || m.entry.DriverName() == key.Name
+}
+
+// asCandidate returns the plugin's pluginCandidate for the arbitration.
+func (m *managedPlugin) asCandidate() pluginCandidate {
+	c := pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: m.info, inUse: !m.lastAcquired.IsZero()}
+	if c.info.Name == "" && m.entry.Builtin {
+		// The catalog has the name of a builtin, which may not have been launched yet.
+		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
+	}
+	return c
+}
+
+// registry contains the managed plugins, and records which of them serves which driver or
+// hook. Supervisor.mu guards it.
+type registry struct {
+	plugins           []*managedPlugin // plugins: in the order of the catalog
+	owners            map[PluginKey]*managedPlugin
+	drivers           map[string]DriverInfo
+	notStarted        map[string]DriverInfo      // notStarted: builtin drivers that the catalog does not start
+	devices           map[string]reportedDevices // devices: last report of each device plugin, by its name
+	firstLaunchesDone bool                       // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
+	logger            hclog.Logger
+}
+
+// awaitsConfiguredPlugin reports whether plugin m is a builtin that a configured plugin is
+// expected to replace. If the configured plugin cannot be started, the builtin is not
+// started either.
+func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
+	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
+		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
+			other.info.Name == "" && other.entry.DriverName() == m.entry.Name
+	})
+}
+
+// findPlugin returns the plugin of a driver or hook. Before the first process of a plugin has
+// reported its driver, find uses the expected name. It returns nil if there is no such
+// plugin.
+func (r *registry) findPlugin(key PluginKey) *managedPlugin {
+	if m := r.owners[key]; m != nil {
+		return m
+	}
+	for _, m := range r.plugins {
+		if m.entry.Builtin && m.entry.Type != key.Type {
+			continue
+		}
+		if m.state != stateSuperseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// isCandidateStarting reports whether an external plugin that may serve the driver or hook is
+// being launched, and has not reported its name yet.
+func (r *registry) isCandidateStarting(key PluginKey) bool {
+	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
+	})
+}
+
+// notFoundError returns the error for a driver or hook that no plugin serves.
+func (r *registry) notFoundError(key PluginKey) error {
+	var available []string
+	for served := range r.owners {
+		if served.Type == key.Type {
+			available = append(available, served.Name)
+		}
+	}
+	for _, m := range r.plugins {
+		switch {
+		case m.info.Name != "" || m.state == stateSuperseded:
+		case m.entry.Builtin && m.entry.Type == key.Type:
+			available = append(available, m.entry.Name) // not started yet
+		case m.lastServedKey.Type == key.Type && m.err() == nil:
+			available = append(available, m.lastServedKey.Name) // starts
+		}
+	}
+	slices.Sort(available)
+	available = slices.Compact(available)
+	// misnamed: plugins whose file has the requested name and that serve another driver or
+	// hook; unstarted: plugins that failed to start.
+	var misnamedPlugins, failureReasons []string
+	for _, m := range r.plugins {
+		if m.entry.DriverName() == key.Name && m.info.Name != "" {
+			misnamedPlugins = append(misnamedPlugins, fmt.Sprintf("%s reports itself as %s", m.entry, servedKey(m.info)))
+		} else if err := m.err(); err != nil {
+			failureReasons = append(failureReasons, err.Error())
+		}
+	}
+	if len(misnamedPlugins) > 0 {
+		failureReasons = misnamedPlugins
+	} else if info, ok := r.notStarted[key.Name]; ok && key.Type == base.TypeDriver {
+		failureReasons = []string{info.Description}
+	}
+	msg := "no plugin serves it"
+	switch len(available) {
+	case 0:
+	case 1:
+		msg = "there is only " + available[0]
+	default:
+		msg = "there are " + strings.Join(available, ", ")
+	}
+	if len(failureReasons) > 0 {
+		msg += "; " + strings.Join(failureReasons, "; ")
+	}
+	none := ErrNoDriver
+	switch key.Type {
+	case base.TypeHook:
+		none = ErrNoHook
+	case base.TypeDevice:
+		none = ErrNoDevicePlugin
+	}
+	return fmt.Errorf("%s: %w: %s", key, none, msg)
+}
+
+// registerOwner makes plugin m the owner of the driver or hook in info. If several plugins serve
+// it, arbitrate selects one and the others are superseded. If m is superseded, the error is
+// errSuperseded.
+func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
+	if was, is := servedKey(m.info), servedKey(info); m.info.Name != "" && was != is {
+		return fmt.Errorf("%s: it was %s and reports itself as %s now; start again to accept that", m.entry, was, is)
+	}
+	if m.state == stateSuperseded {
+		return errSuperseded
+	}
+	var otherPlugins []*managedPlugin
+	var rivalPlugins []pluginCandidate
+	for _, other := range r.plugins {
+		if other != m && other.state != stateSuperseded {
+			otherPlugins, rivalPlugins = append(otherPlugins, other), append(rivalPlugins, other.asCandidate())
+		}
+	}
+	losers, winner := arbitratePlugins(pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: info}, rivalPlugins)
+	for _, i := range losers {
+		r.supersedePlugin(otherPlugins[i], m, rivalPlugins[i].info, info)
+	}
+	if winner >= 0 {
+		r.supersedePlugin(m, otherPlugins[winner], info, rivalPlugins[winner].info)
+		return errSuperseded
+	}
+	r.owners[servedKey(info)] = m
+	return nil
+}
+
+func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.Info) {
+	loser.applyEvent(eventPluginReplaced)
+	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
+	loser.inst = nil
+	loser.info = lost // info has the name that the superseded plugin would serve
+	if loser.cancel != nil {
+		loser.cancel(errSuperseded)
+	}
+	r.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
+		"used", winner.entry.String(), "used_version", won.Version,
+		"ignored", loser.entry.String(), "ignored_version", lost.Version)
+	r.updateFirstLaunchesDone()
+}
+
+// firstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
+// failed.
+func (r *registry) firstLaunchPending(m *managedPlugin) bool {
+	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredPlugin(m)
+}
+
+// mayOwnerChange reports whether a plugin whose first launch is pending may become the owner of
+// the driver or hook.
+func (r *registry) mayOwnerChange(key PluginKey) bool {
+	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.firstLaunchPending(m) && m.mayServe(key) })
+}
+
+// updateFirstLaunchesDone sets firstLaunchesDone if no first launch is pending.
+func (r *registry) updateFirstLaunchesDone() {
+	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.firstLaunchPending)
+}
+
+// allStatesKnown reports whether each plugin has reported its state or has failed to start.
+func (r *registry) allStatesKnown() bool {
+	return r.firstLaunchesDone && r.statesKnown(func(*managedPlugin) bool { return true })
+}
+
+// promptStatesKnown is allStatesKnown without the builtins whose fingerprint is slow.
+func (r *registry) promptStatesKnown() bool {
+	return r.firstLaunchesDone && r.statesKnown(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
+}
+
+// knownPluginStatesKnown is promptStatesKnown without external plugins that are not known to have worked before.
+func (r *registry) knownPluginStatesKnown() bool {
+	return r.statesKnown(func(m *managedPlugin) bool {
+		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
+	})
+}
+
+// statesKnown reports whether each of the selected plugins has reported its state or has failed to start.
+func (r *registry) statesKnown(selected func(*managedPlugin) bool) bool {
+	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return selected(m) && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
+	})
+}
+
+// updateDriverInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
+// serves no driver.
+func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) bool {
+	name := m.info.Name
+	if r.owners[driverKey(name)] != m {
+		return false // plugin m is a hook, or another plugin serves its driver
+	}
+	m.fingerprinted = true
+	info := r.drivers[name]
+	change(&info)
+	info.UpdatedAt = time.Now()
+	r.drivers[name] = info
+	return true
+}
+
+// reportedDevices are the devices of a device plugin.
+type reportedDevices struct {
+	reporter pluginInstance // the process that has reported them; nil if there is none
+	groups   []device.Group
+}
+
+// setDevices sets the devices of plugin m. It returns false if nothing has changed, or m is no device
+// plugin.
+func (r *registry) setDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
+	name := m.info.Name
+	if r.owners[PluginKey{base.TypeDevice, name}] != m {
+		return false
+	}
+	before := r.devices[name]
+	r.devices[name] = reportedDevices{reporter, groups}
+	if reflect.DeepEqual(before.groups, groups) {
+		return reporter != before.reporter
+	}
+	all := r.allDeviceGroups()
+	for _, g := range groups {
+		if i := slices.IndexFunc(all, func(o DeviceGroup) bool { return o.ID == g.ID }); all[i].Plugin != name {
+			r.logger.Warn("devices are ignored, because another plugin reports devices with the same name", "devices", g.ID.String(), "plugin", name, "used_plugin", all[i].Plugin)
+		}
+	}
+	return true
+}
+
+// allDeviceGroups implements Supervisor.DeviceGroups.
+func (r *registry) allDeviceGroups() []DeviceGroup {
+	var all []DeviceGroup
+	known := make(map[device.GroupID]bool)
+	for _, name := range slices.Sorted(maps.Keys(r.devices)) {
+		for _, g := range r.devices[name].groups {
+			if !known[g.ID] {
+				known[g.ID] = true
+				all = append(all, DeviceGroup{name, g})
+			}
+		}
+	}
+	return all
+}
+
+func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
+	return &managedPlugin{entry: e, catalogPosition: position, requests: launchRequests{restart: make(chan struct{}, 1)}}
+}
+
+// newPlugins returns a managedPlugin for each entry of a catalog. lastServedKey may be nil.
+func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
+	plugins := make([]*managedPlugin, len(entries))
+	for i, e := range entries {
+		plugins[i] = newManagedPlugin(e, i)
+		if lastServed != nil && !e.Builtin {
+			plugins[i].lastServedKey = lastServed(e)
+		}
+	}
+	return plugins
+}
+
+// setPlugins changes the registry to the plugins of another catalog. A plugin with an equal
+// entry continues; a plugin whose entry is missing or has changed is removed.
+func (r *registry) setPlugins(fresh []*managedPlugin) {
+	before := slices.Clone(r.plugins)
+	for _, m := range before {
+		var replacement *managedPlugin
+		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
+			replacement = fresh[i]
+			fresh = slices.Delete(fresh, i, i+1)
+		}
+		if m.removed || replacement == nil || !replacement.entry.Equal(m.entry) {
+			r.markRemoved(m, replacement)
+		}
+	}
+	r.plugins = append(r.plugins, fresh...)
+	if len(before) == 0 {
+		return // no log at the start, when every plugin is new
+	}
+	r.sortPlugins()
+	for _, m := range fresh {
+		r.logger.Info("plugin is new", "plugin", m.entry.Name)
+	}
+}
+
+// setNotStarted sets the builtin drivers that the catalog does not start, with the reasons.
+func (r *registry) setNotStarted(reasons map[string]string) {
+	before := r.notStarted
+	r.notStarted = make(map[string]DriverInfo, len(reasons))
+	for name, reason := range reasons {
+		info := DriverInfo{Description: reason, UpdatedAt: time.Now()}
+		if old, ok := before[name]; ok && old.Description == reason {
+			info = old
+		}
+		r.notStarted[name] = info
+	}
+}
+
+// sortPlugins sorts the plugins as in the catalog.
+func (r *registry) sortPlugins() {
+	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
+}
+
+// markRemoved removes plugin m as soon as no task needs its process. Then the plugin next, if it
+// is not nil, replaces m.
+func (r *registry) markRemoved(m, next *managedPlugin) {
+	switch {
+	case next == nil:
+		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
+	case m.replacement == nil:
+		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
+	}
+	m.removed, m.replacement = true, next
+	m.applyEvent(eventPluginRemoved)
+	if !m.loopRunning {
+		r.deleteRemovedPlugin(m)
+	}
+}
+
+// deleteRemovedPlugin deletes a removed plugin, and adds its replacement if there is one. Plugins that
+// it has superseded are launched again, and can become the owner.
+func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
+	m.applyEvent(eventPluginDiscarded)
+	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
+	if served := servedKey(m.info); r.owners[served] == m {
+		delete(r.owners, served)
+		switch {
+		case served.Type == base.TypeDriver && m.replacement == nil:
+			delete(r.drivers, served.Name)
+		case served.Type == base.TypeDevice:
+			delete(r.devices, served.Name)
+		}
+		for i, loser := range r.plugins {
+			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {
+				loser.applyEvent(eventPluginDiscarded)
+				r.plugins[i] = newManagedPlugin(loser.entry, loser.catalogPosition)
+				r.plugins[i].lastServedKey = loser.lastServedKey
+			}
+		}
+	}
+	if m.replacement != nil {
+		r.plugins = append(r.plugins, m.replacement)
+		r.sortPlugins()
+	}
+}
+
+// Causes with which the supervisor cancels the context of one plugin's goroutine.
+var (
+	errSuperseded = errors.New("replaced by another plugin")
+	errRemoved    = errors.New("removed from the configuration")
+)
+
+func servedKey(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }

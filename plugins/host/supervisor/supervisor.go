@@ -1,0 +1,637 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
+)
+
+var (
+	// ErrNoDriver means that no plugin serves a driver of that name. The error of Driver that
+	// wraps it lists the available drivers.
+	ErrNoDriver = errors.New("no such driver")
+
+	// ErrNoHook means that no plugin serves a hook of that name. The error of Hook that wraps
+	// it lists the available hooks.
+	ErrNoHook = errors.New("no such hook")
+
+	// ErrNoDevicePlugin means that there is no device plugin of that name. The error of Device
+	// that wraps it lists the available ones.
+	ErrNoDevicePlugin = errors.New("no such device plugin")
+
+	// ErrUnavailable means that the plugin of the driver or hook cannot be started at present.
+	// The error that wraps it contains the reason and the time of the next attempt.
+	ErrUnavailable = errors.New("not available")
+
+	// ErrStopped means that the supervisor has stopped.
+	ErrStopped = errors.New("plugin supervisor has stopped")
+)
+
+// readyTimeout is the maximum time that a node waits for plugins to start before it continues
+// without them.
+const readyTimeout = 2 * time.Second
+
+// unknownPluginTimeout is the part of readyTimeout in which a node also waits for external plugins of which it is
+// unknown whether they ever worked: a plugin that hangs should not delay each start of the node.
+const unknownPluginTimeout = 800 * time.Millisecond
+
+// idleTimeout is the time after which an unused builtin is stopped.
+const idleTimeout = time.Minute
+
+// demandTimeout is the time after which a process that runs only on demand is stopped, if its driver has reported
+// that it is healthy and was not requested.
+const demandTimeout = time.Second
+
+// Config is the argument of New.
+type Config struct {
+	Catalog *catalog.Catalog
+	Keeper  launch.Keeper
+
+	// KeeperSocket is the path of the keeper's socket, and DirectoryID the random id of the data
+	// directory. Plugins get both in their environment.
+	KeeperSocket, DirectoryID string
+
+	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
+	// launch.MaxSocketDirLen. It is called before each start of a plugin, and must create the
+	// directory if it is missing.
+	SocketDir func() (string, error)
+
+	// DriverConfig is the information about this machine that drivers get; nil is allowed.
+	DriverConfig *base.DriverConfig
+
+	// HookConfig is the configuration that hooks get: the address of the agent.
+	HookConfig hook.Config
+
+	// Records stores how to reattach the running plugins. Recorded plugins are reattached, and
+	// outlive the supervisor if KeepRunning returns true. Nil stores nothing.
+	Records RecordStore
+
+	// KeepRunning reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
+	// that the process of its plugin must continue. It is called at the end of Run, and at its
+	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
+	KeepRunning func(key PluginKey, pid int) bool
+
+	// HasTasks reports whether a driver or hook has tasks, or is about to get some. A builtin that
+	// is not busy and was not requested for a minute is stopped, and started again on request;
+	// its last fingerprint stays valid meanwhile. A builtin hook is not started before the
+	// first request. A builtin of a catalog entry with OnDemand is stopped a second after its start,
+	// if its driver is healthy by then. Nil keeps builtins running.
+	HasTasks func(PluginKey) bool
+
+	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran
+	// with the same file content, arguments and configuration, and zero if that is unknown. While
+	// a plugin is slow to start, Driver and Hook block only for the drivers and hooks that the
+	// plugin may serve. New and SetCatalog call LastServedKey for each external plugin. Nil means
+	// that no driver or hook is known.
+	LastServedKey func(catalog.Entry) PluginKey
+
+	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
+	// discards them.
+	OnTaskEvent func(driver string, event driver.TaskEvent)
+
+	// OnCall is called after each unary call of a plugin process, concurrently, with the name of
+	// the plugin and the full name of the method. Nil means that no function is called.
+	OnCall func(plugin, method string, d time.Duration, failed bool)
+
+	// NoCallTimeouts means that a driver stays healthy however long it takes to answer a call: a
+	// debugger may have stopped its process.
+	NoCallTimeouts bool
+
+	Logger hclog.Logger // nil discards the log
+}
+
+// DriverInfo is the state of one driver.
+type DriverInfo struct {
+	Detected    bool
+	Healthy     bool
+	Description string
+	// Attributes are all attributes that the driver has reported, except those that it has
+	// removed.
+	Attributes map[string]driver.Attribute
+	UpdatedAt  time.Time
+}
+
+// PluginKey identifies a driver, a hook or a device plugin.
+type PluginKey struct {
+	Type base.Type
+	Name string
+}
+
+func (k PluginKey) String() string { return fmt.Sprintf("%s %q", k.Type, k.Name) }
+
+func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
+
+// Plugin is the state of one plugin of the catalog.
+type Plugin struct {
+	Name      string // name of the file or the builtin
+	Path      string // "" for a builtin
+	Builtin   bool
+	ProgramID catalog.ProgramID
+	// Serves: the driver, hook or device plugin; its Name is "" until the plugin has
+	// reported it.
+	Serves          PluginKey
+	Version         string
+	Hook            *hook.Description // description of the hook; nil for other types, and before the first start
+	Idle            bool              // Idle: the plugin is an unused builtin without a process
+	LaunchAttempted bool              // LaunchAttempted: the first launch has succeeded or failed
+	// StateKnown: the plugin has sent its first fingerprint or the hook has started, the
+	// plugin has failed to start, or it is not used.
+	StateKnown   bool
+	PID          int                // 0 when no process runs
+	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
+	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
+	LastExitErr  error              // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt   time.Time          // LastExitAt: zero before the first exit
+	Methods      []base.MethodStats // Methods: calls to the process; nil when no process runs
+	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
+	Err          error              // why no process runs
+}
+
+// Supervisor keeps plugins running. Its methods may be called concurrently.
+type Supervisor struct {
+	cfg             Config
+	logger          hclog.Logger
+	launchPlugin    func(context.Context, catalog.Entry) (pluginInstance, error)
+	recordedPlugins *recordedPlugins
+	createdAt       time.Time
+
+	mu           sync.Mutex
+	registry     registry
+	stopped      bool
+	stateChanged chan struct{} // stateChanged: closed and replaced when a process starts or ends
+	infoChanged  chan struct{} // infoChanged: closed and replaced when drivers or plugins change
+}
+
+// pluginInstance is one running plugin. *launch.Plugin implements it.
+type pluginInstance interface {
+	Info() base.Info
+	ConfigSchema(context.Context) (*hclspec.Spec, error)
+	Driver() driver.Driver
+	Device() device.Plugin
+	Hook() (*hook.Client, *hook.Description)
+	PID() int
+	StartedAt() time.Time
+	Methods() []base.MethodStats
+	Done() <-chan struct{}
+	WaitExit() error
+	Connected() bool
+	CheckHealth(context.Context) error
+	StderrClosed() <-chan struct{}
+	Kill()
+	Stop(context.Context)
+	Detach()
+	Close()
+}
+
+// New returns a supervisor. Run starts the plugins.
+func New(cfg Config) *Supervisor {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	s := &Supervisor{
+		cfg:          cfg,
+		logger:       cfg.Logger,
+		createdAt:    time.Now(),
+		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, devices: map[string]reportedDevices{}, logger: cfg.Logger},
+		stateChanged: make(chan struct{}),
+		infoChanged:  make(chan struct{}),
+	}
+	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
+	s.launchPlugin = (&launcher{cfg: cfg, recordedPlugins: s.recordedPlugins}).launch
+	if cfg.Catalog != nil {
+		s.SetCatalog(cfg.Catalog)
+	}
+	return s
+}
+
+// catalogRecordKeys returns the record keys of the plugins in the catalog.
+func (s *Supervisor) catalogRecordKeys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]string, len(s.registry.plugins))
+	for i, m := range s.registry.plugins {
+		keys[i] = recordKey(m.entry)
+	}
+	return keys
+}
+
+// SetCatalog replaces the catalog, and returns immediately. A new plugin is launched. A
+// removed plugin is stopped as soon as it has no tasks. A changed plugin is replaced as
+// soon as its process has no tasks or has died.
+func (s *Supervisor) SetCatalog(c *catalog.Catalog) {
+	s.setEntries(c.Entries())
+	s.updateAndNotify(func() { s.registry.setNotStarted(c.NotStarted()) })
+}
+
+func (s *Supervisor) setEntries(entries []catalog.Entry) {
+	plugins := newPlugins(entries, s.cfg.LastServedKey)
+	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
+}
+
+// ErrNoPlugin means that the catalog has no plugin of that name.
+var ErrNoPlugin = errors.New("no such plugin")
+
+// Restart shuts down the process of a plugin, which need not run, and launches the plugin again at once, also
+// if the last launch has failed. Tasks continue, and the next process recovers them. name is the name of
+// the file or the builtin. Restart blocks until the process has exited, and does not wait for the launch: see
+// Changed. An error is ErrNoPlugin, or the cause of the end of ctx.
+func (s *Supervisor) Restart(ctx context.Context, name string) error {
+	var inst pluginInstance
+	found := false
+	s.updateAndNotify(func() {
+		for _, m := range s.registry.plugins {
+			if m.entry.Name != name || m.state == stateSuperseded {
+				continue
+			}
+			inst, found = m.inst, true
+			if m.state == stateBackingOff {
+				m.applyEvent(eventLaunchStarted) // the error of the last launch no longer counts
+			}
+			select {
+			case m.requests.restart <- struct{}{}:
+			default: // an earlier request is pending
+			}
+			return
+		}
+	})
+	if !found {
+		return fmt.Errorf("plugin %q: %w", name, ErrNoPlugin)
+	}
+	if inst == nil {
+		return nil
+	}
+	select {
+	case <-inst.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it
+// stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
+// continue to run. Run must be called once.
+func (s *Supervisor) Run(ctx context.Context) error {
+	if err := s.recordedPlugins.killOrphans(); err != nil {
+		s.logger.Error("plugins not started", "error", err)
+	}
+	waiting := time.AfterFunc(readyTimeout, s.endFirstLaunchWait)
+	defer waiting.Stop()
+	s.updateAndNotify(s.registry.updateFirstLaunchesDone) // without plugins no first launch is pending
+	var wg sync.WaitGroup
+	for ctx.Err() == nil { // the supervisor continues although no plugin can run, so that Driver returns the reasons
+		select {
+		case <-s.startLoops(ctx, &wg):
+		case <-ctx.Done():
+		}
+	}
+	wg.Wait()
+	s.updateAndNotify(func() { s.stopped = true })
+	return nil
+}
+
+// startLoops starts the goroutines of new plugins, and those that stop removed plugins. It
+// returns the channel stateChanged, after which it must be called again.
+func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.registry.plugins {
+		l := &pluginLoop{s: s, plugin: m, logger: s.logger}
+		switch {
+		case m.cancel == nil && m.state != stateSuperseded:
+			m.loopRunning = true
+			var loopCtx context.Context
+			loopCtx, m.cancel = context.WithCancelCause(ctx)
+			wg.Go(func() { l.run(loopCtx, wg) })
+		case m.removed && !m.stopping:
+			m.stopping = true
+			wg.Go(func() { l.stopWhenUnused(ctx) })
+		}
+	}
+	return s.stateChanged
+}
+
+// Driver returns the driver of that name. It blocks while the driver's plugin is being
+// launched. It also blocks, for at most two seconds, while another plugin that may serve
+// the driver is being launched for the first time. After a failed launch, Driver
+// immediately returns ErrUnavailable with the reason, and the launch is retried later. If
+// no plugin serves the name, the error is ErrNoDriver. Both errors are a
+// *driver.UnavailableError, which signals when another call may succeed. All calls return
+// the same value for one plugin process, and another value for the next process.
+func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	_, d, err := s.waitForPlugin(ctx, driverKey(name), time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Hook returns the hook of that name and its description. It blocks and fails like Driver,
+// with one difference: if the retry of a failed launch is due before the time until, Hook
+// waits for it. If no plugin serves the name, the error is ErrNoHook.
+func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeHook, name}, until)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, description := inst.Hook()
+	return client, description, nil
+}
+
+// Device returns the device plugin of that name. It blocks and fails like Hook, and also blocks
+// until the process has reported its devices: a plugin may reserve only devices that it has
+// reported. If there is no such plugin, the error is ErrNoDevicePlugin.
+func (s *Supervisor) Device(ctx context.Context, name string, until time.Time) (device.Plugin, error) {
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeDevice, name}, until)
+	if err != nil {
+		return nil, err
+	}
+	return inst.Device(), nil
+}
+
+// waitForPlugin returns a plugin whose process runs. It blocks during a launch, and during a
+// backoff that ends before the time until.
+func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
+	for {
+		s.mu.Lock()
+		inst, d, err := s.findLivePluginLocked(key, until)
+		stateChanged := s.stateChanged
+		s.mu.Unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+		if inst != nil {
+			if inst.Connected() || checkReachable(ctx, inst, s.logger) {
+				return inst, d, nil
+			}
+		}
+		select {
+		case <-stateChanged:
+		case <-ctx.Done():
+			return nil, nil, s.interruptedWaitError(key, context.Cause(ctx))
+		}
+	}
+}
+
+// interruptedWaitError returns the error of serving after the caller's context has ended.
+func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.registry.findPlugin(key)
+	switch {
+	case m == nil:
+		return fmt.Errorf("%s: %w", key, cause)
+	case m.lastFailure.err == nil:
+		return fmt.Errorf("%s: %s is still being started: %w", key, m.entry, cause)
+	}
+	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.lastFailure.err, cause)
+}
+
+// findLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
+// the caller must wait for stateChanged.
+func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
+	if s.stopped {
+		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
+	}
+	if s.registry.mayOwnerChange(key) {
+		return nil, nil, nil // a plugin that may take precedence is still being launched
+	}
+	m := s.registry.findPlugin(key)
+	switch {
+	case m == nil && s.registry.isCandidateStarting(key):
+		return nil, nil, nil
+	case m == nil:
+		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), Changed: s.stateChanged}
+	}
+	if err := m.err(); err != nil {
+		if !m.lastFailure.retryAt.IsZero() && m.lastFailure.retryAt.Before(until) {
+			return nil, nil, nil
+		}
+		err = fmt.Errorf("%s: %w: %w", key, ErrUnavailable, err)
+		if !m.lastFailure.retryAt.IsZero() {
+			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.lastFailure.retryAt).Round(time.Second))
+		}
+		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
+	}
+	if m.state == stateIdle {
+		m.applyEvent(eventLaunchStarted)
+		close(m.requests.use)
+		return nil, nil, nil
+	}
+	if m.inst == nil || hasExited(m.inst) {
+		return nil, nil, nil
+	}
+	if key.Type == base.TypeDevice && s.registry.devices[key.Name].reporter != m.inst {
+		return nil, nil, nil // a device plugin knows its devices after the first fingerprint
+	}
+	m.lastAcquired = time.Now()
+	return m.inst, m.driver, nil
+}
+
+// Drivers returns the state of all drivers that were ever started, by name.
+func (s *Supervisor) Drivers() map[string]DriverInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]DriverInfo, len(s.registry.drivers))
+	for name, info := range s.registry.drivers {
+		info.Attributes = maps.Clone(info.Attributes)
+		if m := s.registry.owners[driverKey(name)]; m != nil && m.driver != nil {
+			m.driver.callWatch.overrideHealthLocked(&info)
+		}
+		out[name] = info
+	}
+	return out
+}
+
+// DriversNotStarted returns the state of the builtin drivers that the catalog does not start and that no other plugin has
+// served, by name. They are undetected, and Driver does not return them.
+func (s *Supervisor) DriversNotStarted() map[string]DriverInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]DriverInfo, len(s.registry.notStarted))
+	for name, info := range s.registry.notStarted {
+		if _, served := s.registry.drivers[name]; !served {
+			out[name] = info
+		}
+	}
+	return out
+}
+
+// DeviceGroup is a group of devices with the name of the plugin that reports it.
+type DeviceGroup struct {
+	Plugin string
+	device.Group
+}
+
+// DeviceGroups returns the devices of this machine, in the order of the plugins' names. It returns
+// the last devices of a plugin whose process has exited until its first failed launch. Of groups with
+// the same id it returns the first one. The groups are shared and must not be changed.
+func (s *Supervisor) DeviceGroups() []DeviceGroup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registry.allDeviceGroups()
+}
+
+// Plugins returns the state of all plugins of the catalog, in the catalog's order.
+func (s *Supervisor) Plugins() []Plugin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Plugin
+	for _, m := range s.registry.plugins {
+		p := Plugin{
+			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
+			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+		}
+		if m.inst != nil && !hasExited(m.inst) {
+			p.PID, p.StartedAt, p.Methods = m.inst.PID(), m.inst.StartedAt(), m.inst.Methods()
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// UnusedPIDs returns the pids of the processes that cannot have tasks: those of entries with NoTasks, and drivers that this
+// supervisor has launched, and for which no caller has started or recovered a task.
+func (s *Supervisor) UnusedPIDs() (pids []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.registry.plugins {
+		_, reattached := m.inst.(reattachedPlugin)
+		unusedDriver := !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load()
+		if m.inst != nil && (m.entry.NoTasks || unusedDriver) {
+			pids = append(pids, m.inst.PID())
+		}
+	}
+	return pids
+}
+
+// Changed returns a channel that is closed when the results of Drivers, DeviceGroups or Plugins
+// next change. Callers must call Changed before these methods, to miss no change.
+func (s *Supervisor) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.infoChanged
+}
+
+// Ready blocks until every driver has reported its first fingerprint, except builtins with a slow one, but at most
+// until two seconds after New, and 800 ms if the others are external plugins that are not known to Config.LastServedKey.
+// For a later fingerprint see Changed. An error is the cause of the end of ctx.
+func (s *Supervisor) Ready(ctx context.Context) error {
+	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
+	defer unknownLimit.Stop()
+	if err := s.waitFor(ctx, (*registry).promptStatesKnown, unknownLimit.C); err != nil {
+		return err
+	}
+	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
+	defer limit.Stop()
+	return s.waitFor(ctx, (*registry).knownPluginStatesKnown, limit.C)
+}
+
+// WaitAllStatesKnown blocks until each plugin has reported its state or has failed to
+// start. Unlike Ready it has no time limit.
+func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
+	return s.waitFor(ctx, (*registry).allStatesKnown, nil)
+}
+
+// waitFor blocks until the condition is true, limit receives a value, or ctx ends. Only the end of ctx is an
+// error.
+func (s *Supervisor) waitFor(ctx context.Context, condition func(*registry) bool, limit <-chan time.Time) error {
+	for {
+		s.mu.Lock()
+		ready := s.stopped || condition(&s.registry)
+		infoChanged := s.infoChanged
+		s.mu.Unlock()
+		if ready {
+			return nil
+		}
+		select {
+		case <-infoChanged:
+		case <-limit:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// updateAndNotify calls change with mu locked, and closes stateChanged and infoChanged.
+func (s *Supervisor) updateAndNotify(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	s.notifyStateLocked()
+}
+
+// notifyStateLocked closes stateChanged and infoChanged.
+func (s *Supervisor) notifyStateLocked() {
+	close(s.stateChanged)
+	s.stateChanged = make(chan struct{})
+	s.notifyLocked()
+}
+
+func (s *Supervisor) notifyLocked() {
+	close(s.infoChanged)
+	s.infoChanged = make(chan struct{})
+}
+
+// endFirstLaunchWait is called after readyTimeout: callers of Driver and Hook no longer wait for
+// plugins whose first launch is pending.
+func (s *Supervisor) endFirstLaunchWait() {
+	s.updateAndNotify(func() {
+		if s.registry.firstLaunchesDone {
+			return
+		}
+		for _, m := range s.registry.plugins {
+			if s.registry.firstLaunchPending(m) {
+				s.logger.Warn("plugin is slow to start, continuing without it", "plugin", m.entry.Name)
+			}
+		}
+		s.registry.firstLaunchesDone = true
+	})
+}
+
+func hasExited(inst pluginInstance) bool {
+	select {
+	case <-inst.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// DriverRemembersTasks reports whether the plugin of a driver has state about a task that was being
+// started when the previous agent ended: the plugin is still the same process, or it is a
+// builtin, which searches for running tasks.
+func (s *Supervisor) DriverRemembersTasks(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.registry.findPlugin(driverKey(driver))
+	if m == nil || m.entry.Builtin {
+		return m != nil
+	}
+	_, reattached := m.inst.(reattachedPlugin)
+	return reattached && !hasExited(m.inst)
+}
+
+// DriverFindsLostTasks reports whether a driver is a builtin, which searches for the processes of a task
+// whose id is lost.
+func (s *Supervisor) DriverFindsLostTasks(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.registry.findPlugin(driverKey(driver))
+	return m != nil && m.entry.Builtin
+}

@@ -1,0 +1,75 @@
+package collect
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
+)
+
+// addJobs adds the number of jobs by state, and the allocations of each group by state.
+func (r *reading) addJobs(s *store.Snapshot) {
+	var pending, running, dead int
+	for _, j := range s.Jobs(nil, "*", "") {
+		switch deref(j.Status) {
+		case model.JobPending:
+			pending++
+		case model.JobRunning:
+			running++
+		default:
+			dead++
+		}
+		if !j.Dispatched || !r.settings.OmitDispatchedJobSummary {
+			r.addJobSummary(jobsummary.New(s, nil, j), deref(j.ParentID))
+		}
+	}
+	r.Add("nomad.nomad.job_status.pending", float64(pending), r.host)
+	r.Add("nomad.nomad.job_status.running", float64(running), r.host)
+	r.Add("nomad.nomad.job_status.dead", float64(dead), r.host)
+}
+
+func (r *reading) addJobSummary(sum *api.JobSummary, parentID string) {
+	for group, counts := range sum.Summary {
+		labels := r.host.With("job", sum.JobID, "namespace", sum.Namespace, "task_group", group)
+		if parentID != "" {
+			labels = labels.With("parent_id", parentID)
+		}
+		r.Add("nomad.nomad.job_summary.queued", float64(counts.Queued), labels)
+		r.Add("nomad.nomad.job_summary.starting", float64(counts.Starting), labels)
+		r.Add("nomad.nomad.job_summary.running", float64(counts.Running), labels)
+		r.Add("nomad.nomad.job_summary.complete", float64(counts.Complete), labels)
+		r.Add("nomad.nomad.job_summary.failed", float64(counts.Failed), labels)
+		r.Add("nomad.nomad.job_summary.lost", float64(counts.Lost), labels)
+		r.Add("nomad.nomad.job_summary.unknown", float64(counts.Unknown), labels)
+	}
+}
+
+// addEvaluations adds the number of evaluations that are not processed yet.
+func (r *reading) addEvaluations(evals []*api.Evaluation, now time.Time) {
+	var blocked, ready, waiting int
+	for _, e := range evals {
+		switch {
+		case e.Status == api.EvalStatusBlocked:
+			blocked++
+		case e.Status != api.EvalStatusPending:
+		case e.WaitUntil.After(now):
+			waiting++
+		default:
+			ready++
+		}
+	}
+	r.Add("nomad.nomad.blocked_evals.total_blocked", float64(blocked), r.host)
+	r.Add("nomad.nomad.broker.total_ready", float64(ready), r.host)
+	r.Add("nomad.nomad.broker.total_waiting", float64(waiting), r.host)
+}
+
+// deref returns the value of a field that may be unset.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,126 @@
+package collect
+
+import (
+	"cmp"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+func (r *reading) nodeLabels(n *api.Node) metrics.Labels {
+	return r.host.With(
+		"node_id", n.ID, "datacenter", n.Datacenter, "node_class", cmp.Or(n.NodeClass, "none"), "node_pool", n.NodePool,
+		"node_status", n.Status, "node_scheduling_eligibility", n.SchedulingEligibility,
+	)
+}
+
+// allocated is the sum of the resources of allocations.
+type allocated struct{ cpu, memory, maxMemory, disk int64 }
+
+func (a *allocated) add(given *api.AllocatedResources) {
+	if given == nil {
+		return
+	}
+	a.disk += given.Shared.DiskMB
+	for _, task := range given.Tasks {
+		a.cpu += task.Cpu.CpuShares
+		a.memory += task.Memory.MemoryMB
+		a.maxMemory += max(task.Memory.MemoryMaxMB, task.Memory.MemoryMB)
+	}
+}
+
+// addNode adds the allocations and tasks of the node by state, and the resources of the node.
+func (r *reading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
+	labels := r.nodeLabels(n)
+	var sum allocated
+	var pending, blocked, running, terminal int
+	tasks := map[string]int{model.TaskPending: 0, model.TaskRunning: 0, model.TaskDead: 0}
+	for _, alloc := range allocs {
+		for _, state := range alloc.TaskStates {
+			tasks[state.State]++
+		}
+		switch {
+		case alloc.ClientTerminalStatus():
+			terminal++
+			continue
+		case alloc.ClientStatus == api.AllocClientStatusRunning:
+			running++
+		default:
+			pending++
+			if waitsForPrevious(s, alloc) {
+				blocked++
+			}
+		}
+		sum.add(alloc.AllocatedResources)
+	}
+	for state, count := range tasks {
+		r.Add("nomad_lite_tasks", float64(count), metrics.NewLabels("state", state))
+	}
+	// Data of a previous allocation is moved by renaming its directories, which takes no time that a reading could see.
+	r.Add("nomad.client.allocations.migrating", 0, labels)
+	r.Add("nomad.client.allocations.blocked", float64(blocked), labels)
+	r.Add("nomad.client.allocations.pending", float64(pending), labels)
+	r.Add("nomad.client.allocations.start", float64(pending-blocked), labels)
+	r.Add("nomad.client.allocations.running", float64(running), labels)
+	r.Add("nomad.client.allocations.terminal", float64(terminal), labels)
+	r.Add("nomad.client.allocated.cpu", float64(sum.cpu), labels)
+	r.Add("nomad.client.allocated.memory", float64(sum.memory), labels)
+	r.Add("nomad.client.allocated.max_memory", float64(sum.maxMemory), labels)
+	r.Add("nomad.client.allocated.disk", float64(sum.disk), labels)
+	if has, kept := n.NodeResources, n.ReservedResources; has != nil && kept != nil {
+		r.Add("nomad.client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-sum.cpu), labels)
+		r.Add("nomad.client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-sum.memory), labels)
+		r.Add("nomad.client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-sum.disk), labels)
+	}
+}
+
+// waitsForPrevious reports whether a pending allocation waits for the end of the allocation that it replaces.
+func waitsForPrevious(s *store.Snapshot, alloc *api.Allocation) bool {
+	id := alloc.PreviousAllocation
+	return id != "" && s.Allocation(nil, id) != nil && !s.AllocationEnded(id)
+}
+
+// addHost adds the resource usage of the machine, without the values that the system does not report.
+func (r *reading) addHost(n *api.Node, s *hoststats.Stats) {
+	labels := r.nodeLabels(n)
+	if s.Uptime > 0 {
+		r.Add("nomad.client.uptime", float64(s.Uptime), labels)
+	}
+	for _, c := range s.CPU {
+		if !c.Measured {
+			continue
+		}
+		one := labels.With("cpu", c.CPU)
+		r.Add("nomad.client.host.cpu.user", c.User, one)
+		r.Add("nomad.client.host.cpu.system", c.System, one)
+		r.Add("nomad.client.host.cpu.idle", c.Idle, one)
+		r.Add("nomad.client.host.cpu.total", c.TotalPercent, one)
+		r.Add("nomad.client.host.cpu.total_percent", c.TotalPercent, one)
+		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // otherwise the frequency is unknown
+			r.Add("nomad.client.host.cpu.total_ticks", c.TotalTicks, one)
+		}
+	}
+	if s.CPUTicksTotal > 0 {
+		r.Add("nomad.client.host.cpu.total_ticks_count", s.CPUTicksTotal, labels)
+	}
+	if memory := s.Memory; memory != nil && memory.Total > 0 {
+		r.Add("nomad.client.host.memory.total", float64(memory.Total), labels)
+		r.Add("nomad.client.host.memory.available", float64(memory.Available), labels)
+		r.Add("nomad.client.host.memory.used", float64(memory.Used), labels)
+		r.Add("nomad.client.host.memory.free", float64(memory.Free), labels)
+	}
+	for _, d := range s.DiskStats {
+		one := labels.With("disk", d.Device)
+		r.Add("nomad.client.host.disk.size", float64(d.Size), one)
+		r.Add("nomad.client.host.disk.used", float64(d.Used), one)
+		r.Add("nomad.client.host.disk.available", float64(d.Available), one)
+		r.Add("nomad.client.host.disk.used_percent", d.UsedPercent, one)
+		if d.InodesUsedPercent > 0 { // a file system with inodes has used at least one
+			r.Add("nomad.client.host.disk.inodes_percent", d.InodesUsedPercent, one)
+		}
+	}
+}

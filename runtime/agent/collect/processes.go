@@ -1,0 +1,83 @@
+package collect
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+)
+
+// addPlugins adds the states of the plugins, except those that are replaced by others or have never run, whose type
+// is unknown.
+func (r *reading) addPlugins(plugins []supervisor.Plugin) {
+	for _, p := range plugins {
+		if p.Serves.Name == "" || p.SupersededBy != "" {
+			continue
+		}
+		labels := metrics.NewLabels("plugin", p.Name, "type", p.Serves.Type.String())
+		r.Add("nomad_lite_plugin_up", toFloat(p.PID != 0 || p.Idle), labels)
+		r.Add("nomad_lite_plugin_restarts_total", float64(p.Restarts), labels)
+	}
+}
+
+func (r *reading) addKeeper(k *keeper.Client) {
+	if k == nil {
+		return
+	}
+	status, labels := k.Status(), metrics.NewLabels("helper", "keeper")
+	r.Add("nomad_lite_helper_up", toFloat(status.Connected), labels)
+	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
+	r.Add("nomad_lite_keeper_descriptors", float64(status.StoredFDs), nil)
+	if status.Connected {
+		r.addResidentMemory(status.Process.PID, labels)
+	}
+}
+
+// helperTimeout is the timeout of a request to a helper process.
+const helperTimeout = time.Second
+
+func (r *reading) addLogCollector(ctx context.Context, c *logs.Collector) {
+	if c == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
+	defer cancel()
+	status, labels := c.Status(ctx), metrics.NewLabels("helper", "log_collector")
+	r.Add("nomad_lite_helper_up", toFloat(status.Connected), labels)
+	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
+	if status.Connected {
+		r.addResidentMemory(status.Process.PID, labels)
+	}
+	if status.Counted {
+		r.Add("nomad_lite_log_collector_streams", float64(status.Streams), nil)
+		r.Add("nomad_lite_log_collector_written_bytes_total", float64(status.WrittenBytes), nil)
+		r.Add("nomad_lite_log_collector_lost_bytes_total", float64(status.LostBytes), nil)
+	}
+}
+
+// addResidentMemory adds the memory of a helper process, unless the process has just exited.
+func (r *reading) addResidentMemory(pid int, labels metrics.Labels) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return
+	}
+	if fields := strings.Fields(string(text)); len(fields) > 1 {
+		if pages, err := strconv.ParseInt(fields[1], 10, 64); err == nil && pages > 0 {
+			r.Add("nomad_lite_helper_resident_memory_bytes", float64(pages)*float64(os.Getpagesize()), labels)
+		}
+	}
+}
+
+func toFloat(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

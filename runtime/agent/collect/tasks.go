@@ -1,0 +1,124 @@
+package collect
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// addAllocation adds the restarts and the allocated resources of an allocation's tasks.
+func (r *reading) addAllocation(alloc *api.Allocation) {
+	if r.settings.OmitAllocationMetrics {
+		return
+	}
+	for task, state := range alloc.TaskStates {
+		r.Add("nomad.client.allocs.restart", float64(state.Restarts), r.taskLabels(alloc, task))
+	}
+	if alloc.ClientTerminalStatus() || alloc.AllocatedResources == nil {
+		return
+	}
+	for task, given := range alloc.AllocatedResources.Tasks {
+		labels := r.taskLabels(alloc, task)
+		r.Add("nomad.client.allocs.cpu.allocated", float64(given.Cpu.CpuShares), labels)
+		r.Add("nomad.client.allocs.memory.allocated", float64(given.Memory.MemoryMB)*(1<<20), labels)
+		if most := given.Memory.MemoryMaxMB; most > 0 {
+			r.Add("nomad.client.allocs.memory.max_allocated", float64(most)*(1<<20), labels)
+		}
+	}
+}
+
+func (r *reading) taskLabels(alloc *api.Allocation, task string) metrics.Labels {
+	labels := r.host.With("alloc_id", alloc.ID, "namespace", alloc.Namespace, "job", alloc.JobID, "task_group", alloc.TaskGroup, "task", task)
+	if r.settings.IncludeAllocMetadata {
+		labels = labels.With(metadataLabels(taskMetadata(alloc, task), r.settings.AllowedMetadataKeys)...)
+	}
+	return labels
+}
+
+// taskMetadata returns the metadata of a task, its group and its job.
+func taskMetadata(alloc *api.Allocation, name string) map[string]string {
+	if alloc.Job == nil {
+		return nil
+	}
+	group := alloc.Job.LookupTaskGroup(alloc.TaskGroup)
+	if group == nil {
+		return alloc.Job.Meta
+	}
+	i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == name })
+	if i < 0 {
+		return model.MergedMeta(alloc.Job.Meta, group.Meta)
+	}
+	return model.MergedMeta(alloc.Job.Meta, group.Meta, group.Tasks[i].Meta)
+}
+
+// Limits of the labels from the metadata of a job.
+const (
+	maxMetadataLabels = 32
+	maxMetadataName   = 128 // bytes
+)
+
+// metadataLabels returns metadata as names and values of labels. Characters that a name cannot have become
+// underscores. Keys are omitted if their names are too long or exist already.
+func metadataLabels(meta map[string]string, allowed []string) (labels []string) {
+	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		name := labelName(key)
+		if used[name] || len(name) > maxMetadataName || len(allowed) > 0 && !slices.Contains(allowed, key) {
+			continue
+		}
+		used[name] = true
+		if labels = append(labels, name, meta[key]); len(labels) == 2*maxMetadataLabels {
+			break
+		}
+	}
+	return labels
+}
+
+// labelName turns a metadata key into the name of a label. It may be empty. Names with two leading underscores
+// belong to Prometheus.
+func labelName(key string) string {
+	name := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '_'
+	}, key)
+	if name = strings.TrimLeft(name, "_"); name != "" && name[0] <= '9' {
+		name = "_" + name
+	}
+	return name
+}
+
+// addTaskUsage adds the figures that the driver has measured.
+func (r *reading) addTaskUsage(u *taskUsage) {
+	labels := r.taskLabels(u.alloc, u.task)
+	for _, figure := range []struct {
+		name     string
+		measured []string
+		field    string // the driver's name of the figure
+		value    float64
+	}{
+		{"cpu.system", u.CPU.Measured, "System Mode", u.CPU.System},
+		{"cpu.user", u.CPU.Measured, "User Mode", u.CPU.User},
+		{"cpu.total_percent", u.CPU.Measured, "Percent", u.CPU.Percent},
+		{"cpu.total_ticks", u.CPU.Measured, "Percent", u.CPU.TotalTicks}, // drivers compute it from the percentage and do not list it
+		{"cpu.throttled_periods", u.CPU.Measured, "Throttled Periods", float64(u.CPU.ThrottledPeriods)},
+		{"cpu.throttled_time", u.CPU.Measured, "Throttled Time", float64(u.CPU.ThrottledTime)},
+		{"memory.rss", u.Memory.Measured, "RSS", float64(u.Memory.RSS)},
+		{"memory.cache", u.Memory.Measured, "Cache", float64(u.Memory.Cache)},
+		{"memory.swap", u.Memory.Measured, "Swap", float64(u.Memory.Swap)},
+		{"memory.usage", u.Memory.Measured, "Usage", float64(u.Memory.Usage)},
+		{"memory.max_usage", u.Memory.Measured, "Max Usage", float64(u.Memory.MaxUsage)},
+		{"memory.kernel_usage", u.Memory.Measured, "Kernel Usage", float64(u.Memory.KernelUsage)},
+		{"memory.kernel_max_usage", u.Memory.Measured, "Kernel Max Usage", float64(u.Memory.KernelMaxUsage)},
+	} {
+		if slices.Contains(figure.measured, figure.field) {
+			r.Add("nomad.client.allocs."+figure.name, figure.value, labels)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+// statusError is an error with its own status code. Its text is the complete body.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+func badRequest(text string) error { return &statusError{http.StatusBadRequest, text} }
+
+func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
+
+var errInvalidMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
+
+// Secret is a secret text. It is redacted in all formats.
+type Secret string
+
+const redactedText = "<redacted>"
+
+func (Secret) String() string               { return redactedText }
+func (Secret) GoString() string             { return redactedText }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
+
+// accessPolicy decides which requests are permitted. An empty token permits all clients, an empty
+// read token permits nothing.
+type accessPolicy struct {
+	token, readToken Secret
+	hostNames        []string         // accepted host names, besides localhost and any IP address
+	identities       *identity.Issuer // authenticates tasks; may be nil
+}
+
+var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
+
+// authorize rejects requests that a client may not send, and reports whether the client is authenticated:
+// other clients may use only the open routes. A client of the agent's unix socket is authenticated by the file mode
+// of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
+// request has, nil if the rights of the request do not depend on such a token.
+func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
+	local := r.Context().Value(unixSocketKey{}) != nil || isFromTask(r)
+	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
+	// check.
+	if !local && r.TLS == nil && !p.isKnownHost(r.Host) {
+		return false, nil, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
+	}
+	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
+	switch {
+	case !isSameOrigin(r) && !isPageNavigation(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
+		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+	case p.isTrusted(r), token, p.isReadOnly(r):
+		return true, nil, nil
+	}
+	if workload := p.authenticateWorkload(r); workload != nil {
+		return true, workload, nil
+	}
+	if !isFromTask(r) && (p.needsNoToken(r.URL.Path) || sendsTokenInSession(r) || isPreflight(r) && p.allowsCORS(r)) {
+		return false, nil, nil
+	}
+	return false, nil, errPermissionDenied
+}
+
+// errTooManyConns begins with Nomad's text for a client with one connection too many.
+var errTooManyConns = &statusError{http.StatusTooManyRequests, "Your IP is issuing too many concurrent connections, please rate limit your calls. " +
+	"Close connections that are not needed, or raise http_max_conns_per_client in the limits block of the agent's configuration"}
+
+// clientOf returns the client that the connection of an authenticated request counts for.
+func (p *accessPolicy) clientOf(r *request) connlimit.Identity {
+	id := r.conn.Origin()
+	switch {
+	case r.rights.workload != nil:
+		task := taskapi.Addr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
+		return connlimit.Identity{Class: connlimit.Task, Name: task.String()}
+	case id.Class == connlimit.Operator, p.token != "" && !r.rights.readOnly:
+		id.Class = connlimit.Operator
+	default:
+		id.Class = connlimit.Guest
+	}
+	return id
+}
+
+// identifyConn counts the connection of an authenticated request for its client. A client that needs no token is
+// counted only if it sends a complete request: after the body was read, if there is one.
+func (a *API) identifyConn(r *request) error {
+	client := a.access.clientOf(r)
+	if client.Class == connlimit.Guest && r.ContentLength != 0 {
+		r.clientAfterBody = client
+		return nil
+	}
+	return r.identifyConn(client)
+}
+
+// corsPaths are the paths, with their methods, that pages of other web sites may request, as in Nomad. Such
+// a request must have the token, which a page has only if a person has entered the token there. So pages of
+// other web sites may request no path if no token is configured.
+var corsPaths = []struct{ prefix, methods string }{
+	{"/v1/client/", "GET, HEAD"},
+	{"/v1/vars", "GET, HEAD"},
+	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
+}
+
+// corsMethods returns the methods with which pages of other web sites may request a path, "" if they may
+// not.
+func (p *accessPolicy) corsMethods(r *http.Request) string {
+	for _, s := range corsPaths {
+		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
+			return s.methods
+		}
+	}
+	return ""
+}
+
+func (p *accessPolicy) allowsCORS(r *http.Request) bool { return p.corsMethods(r) != "" }
+
+// isPreflight reports whether a request is a CORS preflight request.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// handleCORS sets the CORS headers of a response. It reports whether the request was a preflight
+// request, which is then complete.
+func (p *accessPolicy) handleCORS(r *request) (answered bool) {
+	methods := p.corsMethods(r.Request)
+	if methods == "" {
+		return false
+	}
+	h := r.w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	if !isPreflight(r.Request) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", methods)
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Nomad-Token")
+	return true
+}
+
+// isTrusted reports whether a request needs no token. A verified client certificate replaces the
+// token.
+func (p *accessPolicy) isTrusted(r *http.Request) bool {
+	if isFromTask(r) {
+		return false
+	}
+	return p.token == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+}
+
+// isKnownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
+// address, so that a page of the attacker would have the same origin.
+func (p *accessPolicy) isKnownHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.Trim(name, "[]")
+	return net.ParseIP(name) != nil || strings.EqualFold(name, "localhost") ||
+		slices.ContainsFunc(p.hostNames, func(known string) bool { return strings.EqualFold(name, known) })
+}
+
+// isSameOrigin returns false for requests that a browser sends on behalf of another web site, according
+// to the headers Origin and Sec-Fetch-Site. Clients other than browsers send neither header.
+func isSameOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
+
+// isFromBrowser reports whether a request has the headers of a browser.
+func isFromBrowser(r *http.Request) bool {
+	h := r.Header
+	return h.Get("Origin") != "" || h.Get("Referer") != "" ||
+		h.Get("Sec-Fetch-Site") != "" || h.Get("Sec-Fetch-Mode") != "" || h.Get("Sec-Fetch-Dest") != ""
+}
+
+// requestToken returns the token of a request. It ignores credentials of Basic authentication, which
+// are for proxies.
+func requestToken(r *http.Request) string {
+	if token := r.Header.Get("X-Nomad-Token"); token != "" {
+		return token
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// equalSecrets compares in constant time.
+func equalSecrets(got, want string) bool {
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+func stripUnprintable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1
+		}
+		return c
+	}, s)
+}

@@ -1,0 +1,227 @@
+package httpapi
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// allocHandler serves the routes of allocations, and of their tasks on this node.
+type allocHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	node      Node
+	logger    hclog.Logger
+}
+
+// allocStub is an entry of a list of allocations, with the server's fields that the client's type
+// lacks.
+type allocStub struct {
+	*api.AllocationListStub
+	DesiredTransition api.DesiredTransition
+	rescheduleDelays  map[*api.RescheduleEvent]time.Duration
+}
+
+func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
+	stub := a.Stub()
+	if !states {
+		stub.TaskStates = nil
+	}
+	if resources {
+		stub.AllocatedResources = a.AllocatedResources
+	}
+	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
+}
+
+// allocWithoutJob is an allocation in an event.
+type allocWithoutJob struct {
+	*api.Allocation
+	rescheduleDelays map[*api.RescheduleEvent]time.Duration
+}
+
+// rescheduleDelays returns the delays of the events of an allocation's reschedule tracker, according to the
+// reschedule policy in the allocation's job.
+func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration {
+	if a.RescheduleTracker == nil || a.Job == nil {
+		return nil
+	}
+	g := model.FindGroup(a.Job, a.TaskGroup)
+	if g == nil {
+		return nil
+	}
+	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
+}
+
+// checkUUID rejects an invalid id with Nomad's error message.
+func checkUUID(what, id string) error {
+	if len(id) != 36 || uuid.Validate(id) != nil {
+		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
+	}
+	return nil
+}
+
+func (r *request) allocSortKey(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }
+
+// allocStubs returns the list entries of allocations.
+func (r *request) allocStubs(allocs []*api.Allocation) ([]allocStub, error) {
+	return listPage(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return newAllocStub(a, true, false) })
+}
+
+func (h *allocHandler) list(r *request) (any, error) {
+	states := r.query.Get("task_states") != "false"
+	resources := r.query.Get("resources") == "true"
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
+		stubs, err := listPage(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return newAllocStub(alloc, states, resources) })
+		return stubs, s.TableIndex(ws, store.Allocations), err
+	})
+}
+
+// sortByCreation sorts allocations by their create index.
+func sortByCreation(allocs []*api.Allocation) []*api.Allocation {
+	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	return allocs
+}
+
+func (h *allocHandler) read(r *request) (any, error) {
+	if strings.Contains(r.id, "/") {
+		return nil, notFound("resource not found")
+	}
+	if err := checkUUID("alloc", r.id); err != nil {
+		return nil, err
+	}
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		alloc := s.Allocation(ws, r.id)
+		if alloc == nil {
+			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
+		}
+		return alloc, alloc.ModifyIndex, nil
+	})
+}
+
+func (h *allocHandler) stop(r *request) (any, error) {
+	reschedule, err := r.boolParam("reschedule")
+	if err != nil {
+		return nil, err
+	}
+	skipDelay, err := r.boolParam("no_shutdown_delay")
+	if err != nil {
+		return nil, err
+	}
+	out, err := h.scheduler.StopAlloc(r.Context(), r.id, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID string
+		replyMeta
+	}{out.EvalID, r.replyMetaOfWrite(out.Index)}, nil
+}
+
+// findAllocation returns an allocation for a request about its data on this node.
+func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
+	if alloc := s.Snapshot().Allocation(nil, id); alloc != nil {
+		return alloc, nil
+	}
+	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
+}
+
+// findRunner returns the runner of an allocation for a request about a task, or about all tasks if
+// task is empty. An allocation that has ended has no runner.
+func (h *allocHandler) findRunner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
+	alloc, err := findAllocation(h.store, id)
+	if err != nil {
+		return nil, err
+	}
+	runner := h.node.Alloc(id)
+	switch {
+	case runner != nil:
+		return runner, nil
+	case task != "" && findTask(alloc, task) == nil:
+		return nil, unknown
+	}
+	return nil, ended
+}
+
+func (h *allocHandler) restart(r *request) (any, error) {
+	var restartBody struct {
+		TaskName string
+		AllTasks bool
+	}
+	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
+		return nil, err
+	}
+	runner, err := h.findRunner(r.id, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
+	switch {
+	case err != nil:
+	case h.isAdopted(r.id):
+		err = errors.New("the config of the tasks was lost with the state of the agent, so that they cannot start again: register the job again")
+	case restartBody.AllTasks && restartBody.TaskName != "":
+		err = errors.New("task name cannot be set when restarting all tasks")
+	case restartBody.AllTasks:
+		err = runner.RestartAll(r.Context())
+	case restartBody.TaskName != "":
+		err = runner.RestartTask(r.Context(), restartBody.TaskName)
+	default:
+		err = runner.RestartRunning(r.Context())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return replyMeta{}, nil
+}
+
+// isAdopted reports whether the agent has made the records of an allocation for its running tasks.
+func (h *allocHandler) isAdopted(id string) bool {
+	alloc, err := findAllocation(h.store, id)
+	return err == nil && model.IsAdoptedJob(alloc.Job)
+}
+
+func (h *allocHandler) signal(r *request) (any, error) {
+	var body struct{ Task, Signal string }
+	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
+		return nil, err
+	}
+	runner, err := h.findRunner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	if err == nil {
+		err = runner.Signal(r.Context(), body.Task, body.Signal)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return replyMeta{}, nil
+}
+
+// gcAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
+// to decode it.
+func (h *allocHandler) gcAllocation(r *request) (any, error) {
+	if _, err := findAllocation(h.store, r.id); err != nil {
+		return nil, err
+	}
+	if err := h.node.CollectAlloc(r.Context(), r.id); err != nil {
+		return nil, err
+	}
+	return struct{}{}, nil
+}
+
+func (h *allocHandler) gcAllocations(r *request) (any, error) {
+	// A GET request is rejected because a link or an image in a web page makes a browser send one.
+	if r.Method == http.MethodGet && isFromBrowser(r.Request) {
+		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
+	}
+	h.node.CollectAllocs()
+	return noContent{}, nil
+}

@@ -1,0 +1,170 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// replyMeta has the metadata fields at the end of many replies.
+type replyMeta struct {
+	Index       uint64
+	LastContact int64
+	KnownLeader bool
+	NextToken   string
+}
+
+// replyMetaOfWrite returns the metadata of the reply to a write. index is the index of the write.
+func (r *request) replyMetaOfWrite(index uint64) replyMeta {
+	r.replyIndex = index
+	return replyMeta{Index: index}
+}
+
+// val returns the value of an optional field, or zero if it is nil.
+func val[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// emptyIfNil returns an empty slice instead of nil.
+func emptyIfNil[T any](found []T) []T {
+	if found == nil {
+		return []T{}
+	}
+	return found
+}
+
+// noContent is a reply without a body.
+type noContent struct{}
+
+// minCompressSize is the size in bytes from which a reply is compressed.
+const minCompressSize = 1 << 10
+
+// Compressors are pooled because each uses a megabyte, and buffers because the JSON of a long list has
+// several megabytes.
+var (
+	gzipPool = sync.Pool{New: func() any {
+		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+		if err != nil {
+			panic(err) // the level is valid
+		}
+		return z
+	}}
+	bufferPool = sync.Pool{New: func() any { return new([]byte) }}
+)
+
+// maxPooledBuffer is the size of the largest buffer that is pooled.
+const maxPooledBuffer = 4 << 20
+
+// writeReply writes a value as JSON.
+func (a *API) writeReply(r *request, value any) {
+	r.setIndexHeaders()
+	if _, empty := value.(noContent); empty {
+		if r.statusCode != http.StatusNoContent {
+			r.w.Header().Set("Content-Length", "0")
+		}
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
+		return
+	}
+	buffer := bufferPool.Get().(*[]byte)
+	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.rights.readOnly)
+	defer func() {
+		if *buffer = text; cap(text) <= maxPooledBuffer {
+			bufferPool.Put(buffer)
+		}
+	}()
+	if err != nil {
+		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
+		a.writeError(r, err)
+		return
+	}
+	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
+		var b bytes.Buffer
+		if json.Indent(&b, text, "", "    ") == nil {
+			text = append(append(text[:0], b.Bytes()...), '\n')
+		}
+	}
+	h := r.w.Header()
+	h.Set("Content-Type", "application/json")
+	if len(text) >= minCompressSize && acceptsGzip(r.Request) {
+		h.Set("Content-Encoding", "gzip")
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
+		z := gzipPool.Get().(*gzip.Writer)
+		z.Reset(r.w)
+		_, err = z.Write(text)
+		err = cmp.Or(err, z.Close())
+		gzipPool.Put(z)
+	} else {
+		h.Set("Content-Length", strconv.Itoa(len(text)))
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
+		_, err = r.w.Write(text)
+	}
+	if err != nil {
+		a.logger.Debug("answer not written", "path", r.URL.Path, "error", err)
+	}
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(coding), ";")
+		if strings.TrimSpace(name) == "gzip" {
+			return strings.ReplaceAll(quality, " ", "") != "q=0"
+		}
+	}
+	return false
+}
+
+// writeError writes an error as plain text.
+func (a *API) writeError(r *request, err error) {
+	r.setIndexHeaders()
+	code := http.StatusInternalServerError
+	var statusErr *statusError
+	var requestErr *scheduler.RequestError
+	switch {
+	case errors.As(err, &statusErr):
+		code = statusErr.code
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
+		code = http.StatusBadRequest
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.repliesNotFoundWith404():
+		code = http.StatusNotFound
+	case len(model.Faults(err)) > 0:
+	default:
+		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	r.w.WriteHeader(code)
+	_, _ = io.WriteString(r.w, err.Error()) // the client may have disconnected
+}
+
+// repliesNotFoundWith404 returns false for paths for which Nomad reports a missing object with status 500.
+func (r *request) repliesNotFoundWith404() bool {
+	return strings.HasPrefix(r.URL.Path, "/v1/allocation/")
+}
+
+// setIndexHeaders sets the headers that clients use for blocking queries.
+func (r *request) setIndexHeaders() {
+	h := r.w.Header()
+	if r.replyIndex > 0 {
+		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))
+	}
+	if r.isStateRead {
+		h.Set("X-Nomad-Lastcontact", "0")
+		h.Set("X-Nomad-Knownleader", "true")
+	}
+	if r.nextToken != "" {
+		h.Set("X-Nomad-Nexttoken", r.nextToken)
+	}
+}

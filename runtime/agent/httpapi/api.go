@@ -1,0 +1,317 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
+)
+
+// Node is the part of the node that the API uses. runtime/agent implements it.
+type Node interface {
+	// Alloc returns the runner of an allocation, nil if there is none.
+	Alloc(id string) *allocrunner.Runner
+	// CollectAlloc removes an ended allocation from the disk, CollectAllocs all ended allocations.
+	CollectAlloc(ctx context.Context, id string) error
+	CollectAllocs()
+	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
+	// attachments, and the errors of hooks that cannot be checked now.
+	CheckHookAttachments(context.Context, *api.Job) (faults []model.UnsupportedPart, trouble []error)
+	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
+	// allocations.
+	Logs() *logs.Collector
+	// OutputLossErr returns an error if output of tasks cannot be written at present.
+	OutputLossErr() error
+	// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the
+	// id is not valid.
+	AllocDir(allocID string) (*allocdir.Dir, error)
+	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
+	// fs.ErrNotExist if the directory does not exist.
+	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
+	// Host returns the properties of the machine. They must not be changed.
+	Host() fingerprint.Host
+	// HostStats returns the resource usage of the machine.
+	HostStats(context.Context) hoststats.Stats
+	// DeviceStats returns the statistics of all devices. It may wait for device plugins.
+	DeviceStats(context.Context) []*api.DeviceGroupStats
+	// Meta is the metadata of the node; SetMeta changes it permanently.
+	Meta() api.NodeMetaResponse
+	SetMeta(context.Context, map[string]*string) error
+	// TaskConfigSchema returns the schema of a driver's task config block.
+	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
+}
+
+// VolumeManager manages dynamic host volumes. volumes.Manager implements it.
+type VolumeManager interface {
+	Create(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	Register(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	Delete(ctx context.Context, namespace, id string, force bool) error
+	DeleteClaim(ctx context.Context, namespace, id string) error
+}
+
+// AgentFuncs are functions of the agent for routes about the agent itself. Each may be nil.
+type AgentFuncs struct {
+	// Config returns the configuration without secrets, because all clients may read the result.
+	Config func() map[string]any
+	// Reload reloads the configuration.
+	Reload func() error
+	// Plugins describes the plugins without secrets, as a value for the JSON of the reply. PluginsChanged returns a channel that
+	// is closed when the description changes; it is nil only if Plugins is.
+	Plugins        func() any
+	PluginsChanged func() <-chan struct{}
+}
+
+// OptionalRoutes selects routes that the configuration of an agent enables or disables.
+type OptionalRoutes struct {
+	Debug  bool // profiles and host data are served
+	NoPage bool // requests for the web page have the status 404
+}
+
+// Config configures an API.
+type Config struct {
+	Store         *store.Store
+	Scheduler     *scheduler.Scheduler
+	Node          Node
+	Volumes       VolumeManager
+	JobParser     jobParser
+	Metrics       metricsSource
+	NodeID        string
+	Region        string
+	AdvertiseAddr string // host:port that other programs use to reach the node
+	Agent         AgentFuncs
+	// Log is the logger whose lines the monitor streams; nil disables the monitor.
+	Log      hclog.InterceptLogger
+	Optional OptionalRoutes
+	// Version is the Nomad version whose API is implemented.
+	Version string
+
+	// Token is the secret that a client must send, except over a unix socket or with a
+	// certificate. An empty token allows all clients.
+	Token Secret
+	// ReadToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
+	// nothing.
+	ReadToken Secret
+	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
+	Identities *identity.Issuer
+	// HandshakeTimeout limits a TLS handshake; 0 means five seconds.
+	HandshakeTimeout time.Duration
+	// HostNames are the accepted host names, besides localhost and any IP address.
+	HostNames []string
+	// Headers are added to all replies.
+	Headers map[string]string
+
+	Logger hclog.Logger
+}
+
+// API serves the HTTP API.
+type API struct {
+	config       Config
+	access       *accessPolicy
+	routes       []route
+	logger       hclog.Logger
+	variables    *variables.Variables
+	bodyBudget   memoryBudget
+	execSessions execSessionGroup
+	stopTimeout  time.Duration // how long Serve waits for requests that do not end
+}
+
+// New returns an API that does not listen yet.
+func New(c Config) *API {
+	logger := c.Logger.Named("http")
+	a := &API{
+		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
+		stopTimeout: stopTimeout,
+	}
+	a.bodyBudget.freeBytes.Store(maxBodyMemory)
+	a.routes = a.newRoutes()
+	return a
+}
+
+// Timeouts and size limits of a connection. The total time of a blocking reply is not limited, but the time
+// of each write is.
+const (
+	headerTimeout      = 15 * time.Second // a loaded machine needs seconds to read the headers of hundreds of simultaneous clients
+	bodyTimeout        = time.Minute
+	discardBodyTimeout = time.Second // timeout for reading a body that is discarded
+	writeTimeout       = time.Minute
+	handshakeTimeout   = 5 * time.Second // timeout of the TLS handshake if Config.HandshakeTimeout is 0
+	idleTimeout        = 2 * time.Minute
+	maxHeaderBytes     = 16 << 10
+	maxBodyBytes       = 1 << 20
+	maxJobBytes        = 16 << 20
+	stopTimeout        = time.Second
+)
+
+// http1Protocol returns HTTP/1.1, which Nomad's clients use and websockets need.
+func http1Protocol() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
+// unixSocketKey marks the context of a request over the unix socket of the agent. connKey is the context key of a
+// request's *connlimit.Conn, if its connection is counted.
+type (
+	unixSocketKey struct{}
+	connKey       struct{}
+)
+
+// Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
+// before it returns.
+func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	handshake := cmp.Or(a.config.HandshakeTimeout, handshakeTimeout)
+	server := &http.Server{
+		Handler:   a,
+		Protocols: http1Protocol(),
+		// http.Server limits the TLS handshake to the smaller of these timeouts. Each request sets its own
+		// write deadline.
+		ReadHeaderTimeout: max(headerTimeout, handshake),
+		WriteTimeout:      handshake,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http adds 4 KiB
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			switch c.LocalAddr().Network() {
+			case "unix":
+				ctx = context.WithValue(ctx, unixSocketKey{}, true)
+			case taskapi.Network:
+				ctx = context.WithValue(ctx, taskSocketKey{}, true)
+			}
+			return context.WithValue(ctx, connKey{}, connlimit.Of(c))
+		},
+		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	errs := make([]error, len(listeners))
+	var servingWG sync.WaitGroup
+	servingWG.Go(func() { a.variables.Run(base) })
+	for i, l := range listeners {
+		servingWG.Go(func() {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				errs[i] = fmt.Errorf("serve %s: %w", l.Addr(), err)
+			}
+		})
+	}
+	<-ctx.Done()
+	cancel() // wakes blocking requests
+	shutdownCtx, end := context.WithTimeout(context.WithoutCancel(ctx), a.stopTimeout)
+	defer end()
+	if err := server.Shutdown(shutdownCtx); err != nil {
+		server.Close()
+	}
+	a.execSessions.stop()
+	servingWG.Wait()
+	return errors.Join(errs...)
+}
+
+// ServeHTTP implements http.Handler for all requests.
+func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
+	begin := time.Now()
+	h := w.Header()
+	for name, value := range a.config.Headers {
+		h.Set(name, value)
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Vary", "Accept-Encoding, Origin")
+	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
+	r.conn, _ = hr.Context().Value(connKey{}).(*connlimit.Conn)
+	defer r.conn.RequestDone()
+	defer r.releaseBody()
+	r.setBodyDeadline()
+	value, err := a.handleRequest(r)
+	switch {
+	case r.replyWritten:
+	case err != nil:
+		r.setWriteDeadline()
+		a.writeError(r, err)
+	default:
+		r.setWriteDeadline()
+		a.writeReply(r, value)
+	}
+	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
+}
+
+func (a *API) handleRequest(r *request) (value any, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			a.logger.Error("request met a fault of this program", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
+		}
+	}()
+	r.conn.HeaderReceived(r.ContentLength != 0)
+	authenticated, workload, err := a.access.authorize(r.Request)
+	r.rights.workload = workload
+	r.rights.readOnly = a.access.isReadOnly(r.Request)
+	if !authenticated {
+		r.discardBody()
+	} else {
+		err = a.identifyConn(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.access.handleCORS(r) {
+		return noContent{}, nil
+	}
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet // net/http omits the body
+	}
+	rt, id, found, otherMethod := findRoute(a.routes, method, r.URL.Path)
+	switch {
+	case otherMethod && !found:
+		return nil, errInvalidMethod
+	case !found && r.rights.workload != nil:
+		return nil, errPermissionDenied
+	case !found:
+		return nil, &statusError{http.StatusNotFound, ""}
+	}
+	r.id = id
+	if r.rights.readOnly {
+		if err := r.checkReadOnly(method, rt); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.parseParams(a.config.Region); err != nil {
+		return nil, err
+	}
+	if r.rights.workload != nil {
+		if err := r.checkWorkload(method, rt, a.access); err != nil {
+			return nil, err
+		}
+	}
+	if method == http.MethodGet {
+		if err := r.readUnusedBody(); err != nil {
+			return nil, err
+		}
+	}
+	return rt.handler(r)
+}

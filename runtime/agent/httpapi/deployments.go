@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// deployment adds the fields that a server sends and the client's type lacks. Their values come from the
+// deployment's job version, as long as that version is stored.
+type deployment struct {
+	*api.Deployment
+	EvalPriority int
+	TaskGroups   map[string]deploymentState
+}
+
+type deploymentState struct {
+	*api.DeploymentState
+	AutoPromote bool
+}
+
+// newDeployment adds the server's fields to a deployment.
+func newDeployment(s *store.Snapshot, d *api.Deployment) deployment {
+	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
+	whole := deployment{
+		Deployment:   d,
+		EvalPriority: model.DeploymentPriority(d, job, s.EvaluationsByJob(nil, d.Namespace, d.JobID)),
+		TaskGroups:   make(map[string]deploymentState, len(d.TaskGroups)),
+	}
+	for name, state := range d.TaskGroups {
+		whole.TaskGroups[name] = deploymentState{state, model.AutoPromotes(job, name)}
+	}
+	return whole
+}
+
+// newDeployments returns the page of deployments that a request asks for.
+func (r *request) newDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return newDeployment(s, d) })
+}
+
+// deploymentHandler serves the routes of deployments.
+type deploymentHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+}
+
+func (r *request) deploymentSortKey(d *api.Deployment) sortKey {
+	return r.creationKey(d.CreateIndex, d.ID)
+}
+
+func (h *deploymentHandler) list(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
+			return !r.includesNamespace(d.Namespace)
+		})
+		deployments, err := r.newDeployments(s, found)
+		return deployments, s.TableIndex(ws, store.Deployments), err
+	})
+}
+
+func (h *deploymentHandler) read(r *request) (any, error) {
+	if err := checkUUID("deployment", r.id); err != nil {
+		return nil, err
+	}
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		d := s.Deployment(ws, r.id)
+		if d == nil {
+			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
+		}
+		return newDeployment(s, d), d.ModifyIndex, nil
+	})
+}
+
+func (h *deploymentHandler) allocations(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		stubs, err := r.allocStubs(s.AllocationsByDeployment(ws, r.id))
+		return stubs, s.TableIndex(ws, store.Allocations), err
+	})
+}
+
+// deploymentReply returns the reply to a change of a deployment, or the error of the change.
+func (r *request) deploymentReply(o scheduler.RequestOutcome, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID                string
+		EvalCreateIndex       uint64
+		DeploymentModifyIndex uint64
+		RevertedJobVersion    *uint64
+		replyMeta
+	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.replyMetaOfWrite(o.Index)}, nil
+}
+
+// deploymentBody is the part that the bodies of all requests to change a deployment have.
+type deploymentBody struct{ DeploymentID string }
+
+// of checks that the deployment ID in the body is the deployment ID in the path.
+func (b deploymentBody) of(r *request) error {
+	switch b.DeploymentID {
+	case "":
+		return badRequest("DeploymentID must be specified")
+	case r.id:
+		return nil
+	}
+	return badRequest("Deployment ID does not match")
+}
+
+func (h *deploymentHandler) fail(r *request) (any, error) {
+	var body deploymentBody
+	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
+		return nil, err
+	}
+	if body.DeploymentID != "" && body.DeploymentID != r.id {
+		return nil, body.of(r)
+	}
+	return r.deploymentReply(h.scheduler.FailDeployment(r.Context(), r.id))
+}
+
+// unblock does nothing: it is for deployments in several regions, and there is one region.
+func (h *deploymentHandler) unblock(r *request) (any, error) {
+	var body deploymentBody
+	if err := r.decodeBodyWithID(&body, false); err != nil {
+		return nil, err
+	}
+	return r.deploymentReply(h.scheduler.UnblockDeployment(r.Context(), r.id))
+}
+
+func (h *deploymentHandler) pause(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		Pause bool
+	}
+	if err := r.decodeBodyWithID(&body, false); err != nil {
+		return nil, err
+	}
+	return r.deploymentReply(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
+}
+
+func (h *deploymentHandler) promote(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		All    bool
+		Groups []string
+	}
+	if err := r.decodeBodyWithID(&body, false); err != nil {
+		return nil, err
+	}
+	switch {
+	case body.All && len(body.Groups) > 0:
+		return nil, badRequest("all and groups cannot be used together")
+	case !body.All && len(body.Groups) == 0:
+		return nil, badRequest("Must specify at least one group to promote, or all")
+	case body.All:
+		body.Groups = nil
+	}
+	return r.deploymentReply(h.scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
+}
+
+func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
+	var body struct {
+		deploymentBody
+		HealthyAllocationIDs, UnhealthyAllocationIDs []string
+	}
+	if err := r.decodeBodyWithID(&body, false); err != nil {
+		return nil, err
+	}
+	return r.deploymentReply(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
+}

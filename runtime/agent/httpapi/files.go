@@ -1,0 +1,225 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// fileHandler serves the files and the output of tasks.
+type fileHandler struct {
+	store *store.Store
+	node  Node
+}
+
+// dir opens the directory of the allocation in the path. The directory exists until it is
+// removed, whether or not a task runs.
+func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
+	alloc, err := findAllocation(h.store, r.id)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := h.node.OpenAllocFiles(r.id)
+	if errors.Is(err, fs.ErrNotExist) {
+		if hint := allocDirRemovalReason(alloc); hint != "" {
+			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
+		}
+		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
+	}
+	return dir, err
+}
+
+// allocDirRemovalReason returns why the directory of an allocation was removed, "" if the reason is
+// unknown.
+func allocDirRemovalReason(alloc *api.Allocation) string {
+	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
+			if e.Type == model.TaskAllocDirRemoved {
+				return e.Message
+			}
+		}
+	}
+	return ""
+}
+
+// fileStatusCodes are the status codes for file errors.
+type fileStatusCodes struct{ notFound, escapesDir, protectedFile int }
+
+// Nomad replies with 200 and the error text as content if a file cannot be read.
+var (
+	statErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
+	readErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	streamErrorCodes = fileStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+)
+
+func (c fileStatusCodes) toStatusError(err error) error {
+	var protectedErr *taskfiles.ProtectedFileError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &statusError{c.notFound, err.Error()}
+	case errors.Is(err, taskfiles.ErrPathEscapes):
+		return &statusError{c.escapesDir, err.Error()}
+	case errors.As(err, &protectedErr):
+		return &statusError{c.protectedFile, err.Error()}
+	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
+		return badRequest(err.Error())
+	}
+	return err
+}
+
+// fileInfo converts the metadata of a file to Nomad's format.
+func fileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
+	return api.AllocFileInfo{
+		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
+	}
+}
+
+// replyFromDir opens the directory of the allocation in the path and replies with the result of ask for
+// this directory.
+func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
+	dir, err := h.dir(r)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	value, err := ask(dir)
+	if err != nil {
+		return nil, statErrorCodes.toStatusError(err)
+	}
+	return value, nil
+}
+
+func (h *fileHandler) list(r *request) (any, error) {
+	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
+		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
+		list := make([]api.AllocFileInfo, len(infos))
+		for i, info := range infos {
+			list[i] = fileInfo(info)
+		}
+		return list, err
+	})
+}
+
+var errNoFile = badRequest("must provide a file name")
+
+func (h *fileHandler) stat(r *request) (any, error) {
+	path := r.query.Get("path")
+	if path == "" {
+		return nil, errNoFile
+	}
+	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
+		info, err := dir.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		return fileInfo(info), nil
+	})
+}
+
+// open opens the file of a request.
+func (h *fileHandler) open(r *request, codes fileStatusCodes) (*taskfiles.File, error) {
+	path := r.query.Get("path")
+	if path == "" {
+		return nil, errNoFile
+	}
+	dir, err := h.dir(r)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.Open(path)
+	if err != nil {
+		return nil, codes.toStatusError(err)
+	}
+	return f, nil
+}
+
+// read replies with a file, or with the requested part.
+func (h *fileHandler) read(r *request) (any, error) {
+	offset, limit := int64(0), int64(0)
+	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
+		var err error
+		if offset, err = strconv.ParseInt(r.query.Get("offset"), 10, 64); err != nil {
+			return nil, badRequest("error parsing offset: " + err.Error())
+		}
+		if text := r.query.Get("limit"); text != "" {
+			if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return nil, badRequest("error parsing limit: " + err.Error())
+			}
+		}
+	}
+	if offset < 0 {
+		return nil, badRequest("offset must not be negative")
+	}
+	f, err := h.open(r, readErrorCodes)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, badRequest(err.Error())
+	}
+	content := io.Reader(f)
+	if limit > 0 {
+		content = io.LimitReader(f, limit)
+	}
+	// A browser must not run the scripts of the content: a task may have written an HTML page.
+	header := r.w.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
+	header.Set("X-Xss-Protection", "1; mode=block")
+	_, _ = io.Copy(r.startStream("text/plain; charset=utf-8"), content) // the client may have disconnected
+	return nil, nil
+}
+
+// stream follows a file.
+func (h *fileHandler) stream(r *request) (any, error) {
+	end, offset, err := r.streamPosition()
+	if err != nil {
+		return nil, err
+	}
+	follow, err := r.followParam(true)
+	if err != nil {
+		return nil, err
+	}
+	f, err := h.open(r, streamErrorCodes)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ask := taskfiles.FollowRequest{Offset: offset, StopAtEnd: !follow}
+	if end {
+		ask.Origin = taskfiles.FromEnd
+	}
+	r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+		return f.Follow(ctx, ask, func(c taskfiles.Chunk) error {
+			return emit(api.StreamFrame{File: f.Path(), Offset: c.Offset, Data: c.Data, FileEvent: c.Event})
+		})
+	})
+	return nil, nil
+}
+
+// unknownOperation replies to an unknown file operation.
+func (h *fileHandler) unknownOperation(r *request) (any, error) {
+	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
+		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
+			if verb == known {
+				return nil, badRequest("must provide a valid alloc id")
+			}
+		}
+	}
+	return nil, notFound("Invalid method")
+}

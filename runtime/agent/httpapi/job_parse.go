@@ -1,0 +1,50 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
+)
+
+// jobParser parses the text of a job file. It returns a confined.ParseError for an error in the text.
+// confined.Parser implements it.
+type jobParser interface {
+	Parse(ctx context.Context, text, variables string) (*api.Job, error)
+}
+
+func (h *jobWriter) parse(r *request) (any, error) {
+	var body struct {
+		JobHCL, Variables string
+		Canonicalize      bool
+	}
+	if err := r.decodeBody(&body, maxJobBytes, false); err != nil {
+		return nil, err
+	}
+	if body.JobHCL == "" {
+		return nil, badRequest("Job spec is empty")
+	}
+	job, err := h.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
+	var textErr *confined.ParseError
+	if errors.As(err, &textErr) {
+		return nil, badRequest("Failed to parse job: " + textErr.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if body.Canonicalize {
+		job.Canonicalize()
+	}
+	// The reply has the JSON format of Nomad's Go client, which differs from the format of servers.
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(job); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(bytes.TrimSpace(b.Bytes())), nil
+}

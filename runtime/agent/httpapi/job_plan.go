@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// planRequest is the body of a plan request.
+type planRequest struct {
+	submittedJob
+	Diff bool
+}
+
+// plan returns what the registration of a job would change. It changes nothing.
+func (h *jobWriter) plan(r *request) (any, error) {
+	var body planRequest
+	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
+	if err != nil {
+		return nil, err
+	}
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
+	if err != nil {
+		return nil, err
+	}
+	index := max(h.store.Snapshot().TableIndex(nil, store.Jobs), 1)
+	plan, current, err := h.scheduler.DryRun(job)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Annotations        *api.PlanAnnotations
+		FailedTGAllocs     map[string]*api.AllocationMetric
+		JobModifyIndex     uint64
+		CreatedEvals       []*api.Evaluation
+		Diff               *api.JobDiff
+		NextPeriodicLaunch time.Time
+		Warnings           string
+		replyMeta
+	}{
+		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
+		replyMeta: r.replyMetaOfWrite(index),
+	}
+	warnings := model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil))
+	if current != nil {
+		answer.JobModifyIndex = val(current.JobModifyIndex)
+		if fault := model.ValidateJobUpdate(current, job); fault != nil {
+			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
+		}
+	}
+	if body.Diff {
+		answer.Diff = model.Diff(current, job)
+		model.AnnotateDiff(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
+	}
+	if job.Periodic != nil && val(job.Periodic.Enabled) {
+		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
+	}
+	warnings = slices.Concat(warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
+	answer.Warnings = model.FormatWarnings(warnings)
+	return answer, nil
+}

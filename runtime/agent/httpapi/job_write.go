@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// jobWriter serves the routes that register, plan and change jobs.
+type jobWriter struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	jobParser jobParser
+	checker   *jobChecker
+}
+
+// jobWriteReply is the reply to a change of a job.
+type jobWriteReply struct {
+	EvalID          string
+	EvalCreateIndex uint64
+	JobModifyIndex  uint64
+	Warnings        string
+	replyMeta
+}
+
+func (r *request) jobReply(o scheduler.RequestOutcome) jobWriteReply {
+	return jobWriteReply{
+		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
+		Warnings: model.FormatWarnings(o.Warnings), replyMeta: r.replyMetaOfWrite(o.Index),
+	}
+}
+
+// maxSubmissionBytes is the maximum length of a job source that is stored.
+const maxSubmissionBytes = 1_000_000
+
+// limitSubmission returns the submission to store, or nil and a warning if it is too large.
+func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
+	if s == nil {
+		return nil, nil
+	}
+	size := len(s.Source) + len(s.Variables)
+	for name, value := range s.VariableFlags {
+		size += len(name) + len(value)
+	}
+	if size <= maxSubmissionBytes {
+		return s, nil
+	}
+	megabytes := func(n int) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSubmissionBytes))}
+}
+
+// registerRequest is the body of a registration.
+type registerRequest struct {
+	submittedJob
+	Submission        *api.JobSubmission
+	EnforceIndex      bool
+	JobModifyIndex    uint64
+	PreserveCounts    bool
+	PreserveResources bool
+	EvalPriority      int
+}
+
+func (h *jobWriter) register(r *request) (any, error) {
+	var body registerRequest
+	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
+	if err != nil {
+		return nil, err
+	}
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
+	if err != nil {
+		return nil, err
+	}
+	submission, warnings := limitSubmission(body.Submission)
+	out, err := h.scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
+		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
+		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
+	return r.jobReply(out), nil
+}
+
+func (h *jobWriter) validate(r *request) (any, error) {
+	var body submittedJob
+	job, err := h.checker.decodeJob(r, &body, &body)
+	if err != nil {
+		return nil, err
+	}
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
+	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil)), hookWarnings...))}
+	if err != nil {
+		answer.Error = err.Error()
+		answer.ValidationErrors = splitJoinedError(err)
+	}
+	faults, all := h.checker.taskConfigErrors(r.Context(), job)
+	answer.DriverConfigValidated = all
+	if len(faults) > 0 {
+		answer.ValidationErrors = append(answer.ValidationErrors, faults...)
+		answer.Error = model.FormatErrorList(answer.ValidationErrors)
+	}
+	return answer, nil
+}
+
+// splitJoinedError returns the messages of the errors that were joined.
+func splitJoinedError(err error) []string {
+	var joinedErr interface{ Unwrap() []error }
+	if !errors.As(err, &joinedErr) || len(joinedErr.Unwrap()) == 0 {
+		return []string{err.Error()}
+	}
+	var all []string
+	for _, e := range joinedErr.Unwrap() {
+		all = append(all, e.Error())
+	}
+	return all
+}
+
+func (h *jobWriter) deregister(r *request) (any, error) {
+	purge, err := r.boolParam("purge")
+	if err != nil {
+		return nil, err
+	}
+	skipDelay, err := r.boolParam("no_shutdown_delay")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.boolParam("global"); err != nil {
+		return nil, err
+	}
+	priority := 0
+	if text := r.query.Get("eval_priority"); text != "" {
+		if priority, err = strconv.Atoi(text); err != nil {
+			return nil, parameterError("eval_priority", text, "an int", err)
+		}
+	}
+	out, err := h.scheduler.Deregister(r.Context(), r.key(), scheduler.DeregisterOptions{
+		Purge: purge, EvalPriority: priority, NoShutdownDelay: skipDelay,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		EvalID          string
+		EvalCreateIndex uint64
+		JobModifyIndex  uint64
+		VolumeEvalID    string
+		VolumeEvalIndex uint64
+		replyMeta
+	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, replyMeta: r.replyMetaOfWrite(out.Index)}, nil
+}

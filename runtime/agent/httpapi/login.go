@@ -1,0 +1,106 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/ui"
+)
+
+// loginPath is the route that exchanges a one-time secret for the token.
+const loginPath = "/v1/agent/login"
+
+const (
+	loginSecretLifetime = time.Minute
+	maxLoginSecrets     = 64 // unused secrets; a further one replaces the oldest
+)
+
+// loginSecrets are the one-time secrets with which browsers log in. A program with the token opens a browser with such
+// a secret in the fragment of the address, which browsers send to no server. The zero value has no secrets.
+type loginSecrets struct {
+	mu      sync.Mutex
+	expires map[[sha256.Size]byte]time.Time // by the hash of the secret, so that a lookup takes the same time for all secrets
+}
+
+// create returns a new secret and the time until which it is valid.
+func (s *loginSecrets) create(now time.Time) (secret string, expires time.Time) {
+	secret, expires = rand.Text(), now.Add(loginSecretLifetime)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expires == nil {
+		s.expires = make(map[[sha256.Size]byte]time.Time)
+	}
+	if len(s.expires) >= maxLoginSecrets {
+		s.deleteOldestLocked()
+	}
+	s.expires[sha256.Sum256([]byte(secret))] = expires
+	return secret, expires
+}
+
+func (s *loginSecrets) deleteOldestLocked() {
+	var oldest [sha256.Size]byte
+	for hash, expires := range s.expires {
+		if first, ok := s.expires[oldest]; !ok || expires.Before(first) {
+			oldest = hash
+		}
+	}
+	delete(s.expires, oldest)
+}
+
+// use reports whether a secret is valid, and invalidates it.
+func (s *loginSecrets) use(secret string, now time.Time) bool {
+	hash := sha256.Sum256([]byte(secret))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	expires, found := s.expires[hash]
+	delete(s.expires, hash)
+	return found && now.Before(expires)
+}
+
+// loginHandler logs browsers in.
+type loginHandler struct {
+	token   Secret
+	secrets loginSecrets
+}
+
+// loginSecret is the reply to a request for a one-time secret.
+type loginSecret struct {
+	Secret  string // empty if the agent requires no token
+	Expires time.Time
+}
+
+// loginToken is the reply to an exchange of a one-time secret.
+type loginToken struct{ Token string }
+
+// createSecret makes a one-time secret for a client that has all rights.
+func (h *loginHandler) createSecret(r *request) (any, error) {
+	r.w.Header().Set("Cache-Control", "no-store")
+	if h.token == "" {
+		return loginSecret{}, nil
+	}
+	secret, expires := h.secrets.create(time.Now())
+	return loginSecret{secret, expires}, nil
+}
+
+// logIn exchanges the one-time secret that the request has in place of a token. The body of a request without a token
+// is not read.
+func (h *loginHandler) logIn(r *request) (any, error) {
+	r.w.Header().Set("Cache-Control", "no-store")
+	if h.token == "" || !h.secrets.use(requestToken(r.Request), time.Now()) {
+		return nil, &statusError{http.StatusForbidden, "Permission denied: this login has expired, or was used before"}
+	}
+	return loginToken{string(h.token)}, nil
+}
+
+// isPagePath reports whether a path is the web page or one of its files. They disclose no data.
+func isPagePath(path string) bool { return path == "/" || strings.HasPrefix(path, ui.Prefix) }
+
+// isPageNavigation reports whether a browser opens the web page, which a link on any web site may do. Other web
+// sites cannot read the page, or show it in a frame.
+func isPageNavigation(r *http.Request) bool {
+	return r.Method == http.MethodGet && isPagePath(r.URL.Path) && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+}

@@ -1,0 +1,132 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+)
+
+// streamPosition reads the position in a stream at which the response starts.
+func (r *request) streamPosition() (end bool, offset int64, err error) {
+	if text := r.query.Get("offset"); text != "" {
+		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return false, 0, badRequest("error parsing offset: " + err.Error())
+		}
+		if offset < 0 {
+			return false, 0, badRequest("offset must not be negative")
+		}
+	}
+	switch r.query.Get("origin") {
+	case "start", "":
+		return false, offset, nil
+	case "end":
+		return true, offset, nil
+	}
+	return false, 0, badRequest("origin must be start or end")
+}
+
+// followParam reads the parameter that selects whether the response continues when the end of the stream is
+// reached.
+func (r *request) followParam(defaultValue bool) (bool, error) {
+	if r.query.Get("follow") == "" {
+		return defaultValue, nil
+	}
+	follow, err := r.boolParam("follow")
+	if err != nil {
+		return false, badRequest(err.Error())
+	}
+	return follow, nil
+}
+
+// taskLogs streams the past and the new output of a task.
+func (h *fileHandler) taskLogs(r *request) (any, error) {
+	ask, err := h.newFollowRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := r.boolParam("plain")
+	if err != nil {
+		return nil, badRequest(err.Error())
+	}
+	if !plain {
+		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+			return h.node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
+				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.File), Offset: c.Offset + int64(len(c.Data)), Data: c.Data})
+			})
+		})
+		return nil, nil
+	}
+	s := r.startStream("text/plain; charset=utf-8")
+	_ = h.node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
+		_, err := s.Write(c.Data)
+		return err
+	})
+	return nil, nil
+}
+
+// newFollowRequest reads the parameters, and checks that the requested output exists.
+func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
+	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
+	end, offset, err := r.streamPosition()
+	if err != nil {
+		return ask, err
+	}
+	follow, err := r.followParam(false)
+	if err != nil {
+		return ask, err
+	}
+	switch {
+	case ask.Task == "":
+		return ask, badRequest("must provide task name")
+	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
+		return ask, badRequest("must provide log type (stdout/stderr)")
+	}
+	alloc, err := findAllocation(h.store, r.id)
+	if err != nil {
+		return ask, err
+	}
+	if findTask(alloc, ask.Task) == nil {
+		return ask, badRequest(fmt.Sprintf("unknown task name %q", ask.Task))
+	}
+	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
+		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
+	}
+	dir, err := h.node.AllocDir(alloc.ID)
+	if err != nil {
+		return ask, err
+	}
+	ask.Dir = dir.LogDir()
+	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
+		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
+		if hint := allocDirRemovalReason(alloc); hint != "" {
+			text += ": " + hint
+		}
+		return ask, notFound(text)
+	}
+	ask.StopAtEnd, ask.AcrossRestarts, ask.Offset = !follow, follow, offset
+	switch {
+	case end && offset == 0:
+		ask.Origin = logs.FromNewestFile
+	case end:
+		ask.Origin = logs.FromEnd
+	}
+	return ask, nil
+}
+
+// findTask returns the task with the name, nil if the allocation has none.
+func findTask(alloc *api.Allocation, name string) *api.Task {
+	if g := model.FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
+		for _, t := range g.Tasks {
+			if t.Name == name {
+				return t
+			}
+		}
+	}
+	return nil
+}

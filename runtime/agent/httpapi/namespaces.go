@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// namespaceHandler serves the routes of namespaces.
+type namespaceHandler struct{ store *store.Store }
+
+// defaultNamespace is the namespace "default", which always exists.
+var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
+
+// findNamespace returns the stored namespace, or the default namespace.
+func findNamespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
+	if n := s.Namespace(ws, name); n != nil || name != api.DefaultNamespace {
+		return n
+	}
+	return defaultNamespace
+}
+
+// listNamespaces returns the namespaces with the prefix, including the default namespace.
+func listNamespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
+	found := s.Namespaces(ws, prefix)
+	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil {
+		found = append(found, defaultNamespace)
+	}
+	return found
+}
+
+// namespaceWithHash is a namespace in the server's JSON format.
+type namespaceWithHash struct {
+	*api.Namespace
+	Hash []byte
+}
+
+func newNamespaceWithHash(n *api.Namespace) namespaceWithHash {
+	content := *n
+	content.CreateIndex, content.ModifyIndex = 0, 0
+	return namespaceWithHash{n, contentHash(content)}
+}
+
+// contentHash returns a hash of the JSON of an object.
+func contentHash(object any) []byte {
+	text, err := encode(object)
+	if err != nil {
+		panic(err) // the object was decoded from JSON, so it can be encoded
+	}
+	sum := sha256.Sum256(text)
+	return sum[:]
+}
+
+func (h *namespaceHandler) list(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		byName := func(n *api.Namespace) sortKey { return nameKey("", n.Name) }
+		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceWithHash)
+		return list, s.TableIndex(ws, store.Namespaces), err
+	})
+}
+
+func (h *namespaceHandler) read(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		n := findNamespace(s.Reader, ws, r.id)
+		if n == nil {
+			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
+		}
+		return newNamespaceWithHash(n), n.ModifyIndex, nil
+	})
+}
+
+func (h *namespaceHandler) put(r *request) (any, error) {
+	var n api.Namespace
+	if err := r.decodeBody(&n, maxBodyBytes, false); err != nil {
+		return nil, err
+	}
+	if r.id != "" && n.Name != r.id {
+		return nil, badRequest("Namespace name does not match request path")
+	}
+	if err := model.ValidateNamespace(&n); err != nil {
+		return nil, badRequest(err.Error())
+	}
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
+		tx.PutNamespace(&n)
+		return nil
+	})
+	r.replyIndex = index
+	return noContent{}, err
+}
+
+func (h *namespaceHandler) delete(r *request) (any, error) {
+	if r.id == api.DefaultNamespace {
+		return nil, badRequest("can not delete default namespace")
+	}
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
+		if tx.Namespace(nil, r.id) == nil {
+			return notFound("Namespace not found")
+		}
+		if use := findNamespaceUser(tx.Reader, r.id); use != "" {
+			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.id, use)}
+		}
+		tx.DeleteNamespace(r.id)
+		return nil
+	})
+	r.replyIndex = index
+	return noContent{}, err
+}
+
+// findNamespaceUser returns which active jobs and other objects a namespace contains, and how to remove
+// them.
+func findNamespaceUser(s store.Reader, name string) string {
+	for _, job := range s.Jobs(nil, name, "") {
+		if val(job.Status) != model.JobDead {
+			return fmt.Sprintf("a job that is %s, %q: stop it first", val(job.Status), val(job.ID))
+		}
+	}
+	for _, alloc := range s.AllocationsByNamespace(nil, name) {
+		if !alloc.ClientTerminalStatus() {
+			return fmt.Sprintf("an allocation that is %s, %s: stop it first", alloc.ClientStatus, alloc.ID)
+		}
+	}
+	if found := s.Variables(nil, name, ""); len(found) > 0 {
+		return fmt.Sprintf("a variable, %q: purge it first", slices.MinFunc(found, func(a, b *api.Variable) int { return strings.Compare(a.Path, b.Path) }).Path)
+	}
+	return ""
+}

@@ -1,0 +1,290 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-bexpr"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+// request is the state of one request that all routes share.
+type request struct {
+	*http.Request
+	w                  http.ResponseWriter
+	responseController *http.ResponseController
+	query              url.Values
+	id                 string
+	namespace          string
+	minIndex           uint64
+	waitTime           time.Duration
+	replyIndex         uint64 // the reply's X-Nomad-Index; 0 omits the header
+	isStateRead        bool   // the reply was read from the state
+	perPage            int    // 0 means all
+	nextToken          string // token of the next page
+	filter             *bexpr.Evaluator
+	rights             clientRights
+	statusCode         int  // status of a successful reply; 0 means 200
+	replyWritten       bool // the handler of the route has written the reply
+
+	conn            *connlimit.Conn    // nil if the connection is not counted
+	clientAfterBody connlimit.Identity // unless it is zero, the connection is counted for it after the body was read
+	bodyBudget      *memoryBudget
+	reservedBytes   int64 // bytes of the body budget that this request holds
+}
+
+// clientRights limits what a client may do. The zero value is all rights.
+type clientRights struct {
+	readOnly bool               // the client has sent only the read-only token
+	workload *identity.Workload // the task whose rights the client has; nil if it has other rights
+}
+
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 5 * time.Minute
+)
+
+// errNoRegion is the error for a region other than the agent's.
+//
+//lint:ignore ST1005 Nomad's clients match on the text
+var errNoRegion = errors.New("No path to region")
+
+// parseParams reads the query parameters that all routes accept.
+func (r *request) parseParams(region string) error {
+	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
+		return errNoRegion
+	}
+	r.namespace = r.query.Get("namespace")
+	if r.namespace == "" {
+		r.namespace = api.DefaultNamespace
+	}
+	if stale, ok := r.query["stale"]; ok && stale[0] != "" {
+		if _, err := strconv.ParseBool(stale[0]); err != nil {
+			return badRequest("Expect `true` or `false` for `stale` query string parameter")
+		}
+	}
+	if text := r.query.Get("wait"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return badRequest("Invalid wait time")
+		}
+		r.waitTime = d
+	}
+	if text := r.query.Get("index"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			if r.URL.Path == eventsPath {
+				return badRequest("Unable to parse index: " + err.Error())
+			}
+			return badRequest("Invalid index")
+		}
+		r.minIndex = n
+	}
+	if text := r.query.Get("per_page"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return badRequest("Expect a number for `per_page` query string parameter")
+		}
+		r.perPage = int(n)
+	}
+	if r.waitTime <= 0 {
+		r.waitTime = defaultWait
+	}
+	r.waitTime = min(r.waitTime, maxWait)
+	r.waitTime += rand.N(r.waitTime/16 + 1)
+	return nil
+}
+
+// includesNamespace reports whether a list request includes the namespace.
+func (r *request) includesNamespace(namespace string) bool {
+	return r.namespace == store.AnyNamespace || r.namespace == namespace
+}
+
+// key returns the namespace and the id of the job in the path.
+func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
+
+// boolParam reads a boolean parameter.
+func (r *request) boolParam(name string) (bool, error) {
+	text := r.query.Get(name)
+	if text == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, parameterError(name, text, "a bool", err)
+	}
+	return b, nil
+}
+
+// parameterError returns the error for a parameter whose value has the wrong type.
+func parameterError(name, text, kind string, err error) error {
+	//lint:ignore ST1005 the text is Nomad's
+	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
+}
+
+// setBodyDeadline sets the deadline for reading the body of a request, so that a client that sends byte by byte
+// does not hold the memory of its request. Errors of connections without deadlines are ignored.
+func (r *request) setBodyDeadline() {
+	_ = r.responseController.SetWriteDeadline(time.Time{}) // removes the write deadline of the previous reply on the connection
+	if r.ContentLength != 0 {
+		_ = r.responseController.SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
+}
+
+// setWriteDeadline sets the deadline for writing the reply. A handler that writes the reply itself calls
+// setWriteDeadline before its first write.
+func (r *request) setWriteDeadline() {
+	_ = r.responseController.SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// identifyConn counts the connection for the client of the request. If the limit is reached, the connection is
+// closed after the reply.
+func (r *request) identifyConn(client connlimit.Identity) error {
+	if r.conn.Identify(client) {
+		return nil
+	}
+	r.discardBody()
+	r.w.Header().Set("Connection", "close")
+	return errTooManyConns
+}
+
+// discardBody discards the body of a request. After the reply, the server continues to read the body for a
+// short time, for clients that read the reply only after they have sent the body.
+func (r *request) discardBody() {
+	if r.ContentLength == 0 {
+		return
+	}
+	r.w.Header().Set("Connection", "close")
+	_ = r.responseController.SetReadDeadline(time.Now().Add(discardBodyTimeout))
+	r.Body, r.ContentLength = http.NoBody, 0
+}
+
+// readBodyBytes reads the body, whose memory stays reserved until releaseBody. It removes the read
+// deadline, which would end the request while it blocks.
+func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
+	err = r.readBody(limit, func(body io.Reader) (err error) {
+		text, r.reservedBytes, err = r.bodyBudget.readAll(body, r.ContentLength)
+		return err
+	})
+	return text, err
+}
+
+// releaseBody releases the memory of the body, which the caller no longer uses.
+func (r *request) releaseBody() {
+	r.bodyBudget.release(r.reservedBytes)
+	r.reservedBytes = 0
+}
+
+// readUnusedBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
+// of a client only after the body was read.
+func (r *request) readUnusedBody() error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	return r.readBody(maxBodyBytes, func(body io.Reader) error {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	})
+}
+
+// readBody calls read, which reads the body of the request, and converts its errors to status errors.
+func (r *request) readBody(limit int64, read func(io.Reader) error) error {
+	if r.ContentLength > limit {
+		return bodyTooLargeError(limit)
+	}
+	err := read(http.MaxBytesReader(r.w, r.Body, limit))
+	var maxBytesErr *http.MaxBytesError
+	var statusErr *statusError
+	switch {
+	case errors.As(err, &maxBytesErr):
+		return bodyTooLargeError(limit)
+	case errors.As(err, &statusErr):
+		return err
+	case err != nil:
+		return badRequest("read the body of the request: " + err.Error())
+	}
+	_ = r.responseController.SetReadDeadline(time.Time{})
+	if client := r.clientAfterBody; client != (connlimit.Identity{}) {
+		r.clientAfterBody = connlimit.Identity{}
+		return r.identifyConn(client)
+	}
+	return nil
+}
+
+func bodyTooLargeError(limit int64) error {
+	return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", limit)}
+}
+
+// decodeBody decodes the JSON of a request. An empty body is an error unless mayBeEmpty is set.
+func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
+	text, err := r.readBodyBytes(limit)
+	switch {
+	case err != nil:
+		return err
+	case len(text) == 0 && mayBeEmpty:
+		return nil
+	case len(text) == 0:
+		return badRequest("Request body is empty")
+	}
+	err = json.Unmarshal(text, into)
+	r.releaseBody()
+	if err != nil {
+		return badRequest(err.Error())
+	}
+	return nil
+}
+
+// decodeBodyWithID decodes a body that repeats the id in the path.
+func (r *request) decodeBodyWithID(into interface{ of(*request) error }, mayBeEmpty bool) error {
+	if err := r.decodeBody(into, maxBodyBytes, mayBeEmpty); err != nil {
+		return err
+	}
+	return into.of(r)
+}
+
+// readStateFunc makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
+// changes of the reply; a missing object is watched too. The index is valid even with an error.
+type readStateFunc func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
+
+// blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
+// index that the client has sent, or until the wait time has passed.
+func (r *request) blockingQuery(state *store.Store, read readStateFunc) (any, error) {
+	r.isStateRead = true
+	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
+	defer cancel()
+	for {
+		var ws store.WatchSet
+		if r.minIndex > 0 {
+			ws = store.NewWatchSet()
+		}
+		value, index, err := read(state.Snapshot(), ws)
+		r.replyIndex = max(index, 1)
+		if r.minIndex == 0 || r.replyIndex > r.minIndex || isBadRequest(err) {
+			return value, err
+		}
+		if ws.WatchCtx(ctx) != nil {
+			return value, err
+		}
+	}
+}
+
+// isBadRequest reports whether err means that the request is invalid, so that its reply need not wait for a
+// change.
+func isBadRequest(err error) bool {
+	var statusErr *statusError
+	return errors.As(err, &statusErr) && statusErr.code == http.StatusBadRequest
+}

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// schedulerConfigHandler serves the routes of the scheduler configuration.
+type schedulerConfigHandler struct{ store *store.Store }
+
+func (h *schedulerConfigHandler) read(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		index := max(s.TableIndex(ws, store.SchedulerConfig), 1)
+		return struct {
+			SchedulerConfig *api.SchedulerConfiguration
+			replyMeta
+		}{s.SchedulerConfig(ws), replyMeta{Index: index, KnownLeader: true}}, index, nil
+	})
+}
+
+// put changes the scheduler configuration. A setting that the body does not have keeps its value. With
+// the parameter cas, put changes the configuration only if it has this modify index.
+func (h *schedulerConfigHandler) put(r *request) (any, error) {
+	var expectedIndex *uint64
+	if text, isSet := r.query["cas"]; isSet {
+		index, err := strconv.ParseUint(text[0], 10, 64)
+		if err != nil {
+			return nil, badRequest(fmt.Sprintf("Error parsing cas value: %v", err))
+		}
+		expectedIndex = &index
+	}
+	next := *h.store.Snapshot().SchedulerConfig(nil)
+	next.SchedulerAlgorithm = "" // as in Nomad, an empty algorithm means the default
+	if err := r.decodeBody(&next, maxBodyBytes, false); err != nil {
+		return nil, err
+	}
+	if next.SchedulerAlgorithm == "" {
+		next.SchedulerAlgorithm = model.NewSchedulerConfig().SchedulerAlgorithm
+	}
+	updated := false
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
+		present := tx.SchedulerConfig(nil)
+		if updated = expectedIndex == nil || *expectedIndex == present.ModifyIndex; !updated {
+			return nil
+		}
+		if err := model.ValidateSchedulerConfigChange(present, &next); err != nil {
+			return &statusError{http.StatusNotImplemented, err.Error()}
+		}
+		tx.PutSchedulerConfig(&next)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		Updated bool
+		replyMeta
+	}{updated, r.replyMetaOfWrite(index)}, nil
+}

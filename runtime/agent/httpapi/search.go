@@ -1,0 +1,268 @@
+package httpapi
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// maxMatches is the maximum number of matches per context; the rest is truncated.
+const maxMatches = 20
+
+// minFuzzyLen is the minimum length of a text for a fuzzy search.
+const minFuzzyLen = 2
+
+// searchCandidate is an object that a search may return.
+type searchCandidate struct {
+	name      string
+	parentIDs []string // the scope of the object in the format of Nomad's search results
+}
+
+// findCandidatesFunc returns the objects of one search context that match a text.
+type findCandidatesFunc func(s *searchSnapshot, text string) []*searchCandidate
+
+// prefixContexts has the function of each context for a prefix search.
+var prefixContexts = map[contexts.Context]findCandidatesFunc{
+	contexts.Allocs: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
+	},
+	contexts.Deployments: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
+	},
+	contexts.Evals: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
+	},
+	contexts.Nodes: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
+	},
+	contexts.Jobs: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: val(j.ID)} })
+	},
+	contexts.Namespaces: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
+	},
+	contexts.NodePools: func(_ *searchSnapshot, prefix string) []*searchCandidate {
+		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
+		return toCandidates(pools, func(pool string) *searchCandidate { return &searchCandidate{name: pool} })
+	},
+	contexts.Variables: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return toCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *searchCandidate { return &searchCandidate{name: v.Path} })
+	},
+	contexts.Plugins:         findNoCandidates,
+	contexts.Quotas:          findNoCandidates,
+	contexts.Recommendations: findNoCandidates,
+	contexts.ScalingPolicies: findNoCandidates,
+	contexts.Volumes:         findNoCandidates,
+	contexts.HostVolumes: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		return candidatesByID(s, prefix, s.HostVolumes, func(v *state.HostVolume) (string, string) { return v.Volume.Namespace, v.Volume.ID })
+	},
+}
+
+// fuzzyContexts has the function of each context for a fuzzy search. An object without a name matches if
+// its id starts with the text.
+var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
+	contexts.Deployments: prefixContexts[contexts.Deployments],
+	contexts.Evals:       prefixContexts[contexts.Evals],
+	contexts.Namespaces:  newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
+		return toCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
+	}),
+	contexts.Nodes: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.Name, []string{n.ID}} })
+	}),
+	contexts.Classes: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.NodeClass, []string{n.ID}} })
+	}),
+	contexts.Variables: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
+	}),
+	contexts.Jobs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{val(j.Name), jobParentIDs(j)} })
+	}),
+	contexts.Groups: newFuzzyFinder(func(s *searchSnapshot) (found []*searchCandidate) {
+		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
+			found = append(found, &searchCandidate{val(g.Name), jobParentIDs(j)})
+		})
+		return found
+	}),
+	contexts.Services: newFuzzyFinder(func(s *searchSnapshot) (found []*searchCandidate) {
+		add := func(services []*api.Service, scope ...string) {
+			for _, service := range services {
+				found = append(found, &searchCandidate{service.Name, scope})
+			}
+		}
+		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
+			add(g.Services, append(jobParentIDs(j), val(g.Name))...)
+			for _, t := range g.Tasks {
+				add(t.Services, append(jobParentIDs(j), val(g.Name), t.Name)...)
+			}
+		})
+		return found
+	}),
+	contexts.Tasks: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
+		return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate { return &searchCandidate{t.Name, group} })
+	}),
+	contexts.Images:          newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.configCandidates("image") }),
+	contexts.Commands:        newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.configCandidates("command") }),
+	contexts.Plugins:         findNoCandidates,
+	contexts.Volumes:         findNoCandidates,
+	contexts.ScalingPolicies: findNoCandidates,
+}
+
+// searchSnapshot is the snapshot in which a search looks for objects, and the namespace of the search.
+type searchSnapshot struct {
+	*store.Snapshot
+	namespace string
+}
+
+func (s *searchSnapshot) includesNamespace(namespace string) bool {
+	return namespace == "" || s.namespace == store.AnyNamespace || s.namespace == namespace
+}
+
+func findNoCandidates(*searchSnapshot, string) []*searchCandidate { return nil }
+
+// newFuzzyFinder returns a function that selects from the candidates of all those whose names contain the
+// text, the closest first.
+func newFuzzyFinder(all func(*searchSnapshot) []*searchCandidate) findCandidatesFunc {
+	return func(s *searchSnapshot, text string) []*searchCandidate { return closestCandidates(all(s), text) }
+}
+
+func toCandidates[T any](all []T, of func(T) *searchCandidate) []*searchCandidate {
+	found := make([]*searchCandidate, len(all))
+	for i, o := range all {
+		found[i] = of(o)
+	}
+	return found
+}
+
+// candidatesByID returns the candidates of objects that have an id and no name.
+func candidatesByID[T any](s *searchSnapshot, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*searchCandidate) {
+	for _, o := range list(nil, prefix) {
+		if namespace, id := key(o); s.includesNamespace(namespace) {
+			found = append(found, &searchCandidate{name: id})
+		}
+	}
+	return found
+}
+
+func jobParentIDs(j *api.Job) []string { return []string{val(j.Namespace), val(j.ID)} }
+
+func (s *searchSnapshot) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
+	for _, j := range s.Jobs(nil, s.namespace, "") {
+		for _, g := range j.TaskGroups {
+			visit(j, g)
+		}
+	}
+}
+
+// taskCandidates returns candidates for the tasks of all jobs.
+func (s *searchSnapshot) taskCandidates(of func(t *api.Task, group []string) *searchCandidate) (found []*searchCandidate) {
+	s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
+		for _, t := range g.Tasks {
+			found = append(found, of(t, append(jobParentIDs(j), val(g.Name))))
+		}
+	})
+	return found
+}
+
+// configCandidates returns the texts under a key of the tasks' config blocks.
+func (s *searchSnapshot) configCandidates(key string) []*searchCandidate {
+	return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate {
+		text, _ := t.Config[key].(string)
+		return &searchCandidate{text, append(group, t.Name)}
+	})
+}
+
+// searchBody is the body of both kinds of search.
+type searchBody struct {
+	Prefix  string
+	Text    string
+	Context contexts.Context
+}
+
+// searchAnswer is the reply to both kinds of search.
+type searchAnswer struct {
+	Matches     map[contexts.Context]any
+	Truncations map[contexts.Context]bool
+	replyMeta
+}
+
+// searchHandler serves the search.
+type searchHandler struct{ store *store.Store }
+
+func (h *searchHandler) searchPrefix(r *request) (any, error) {
+	var body searchBody
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
+		return nil, err
+	}
+	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*searchCandidate) any {
+		names := make([]string, len(found))
+		for i, c := range found {
+			names[i] = c.name
+		}
+		return names
+	})
+}
+
+func (h *searchHandler) searchFuzzy(r *request) (any, error) {
+	var body searchBody
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
+		return nil, err
+	}
+	if n := utf8.RuneCountInString(body.Text); n < minFuzzyLen {
+		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzyLen, n)
+	}
+	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
+		matches := make([]api.FuzzyMatch, len(found))
+		for i, c := range found {
+			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.parentIDs}
+		}
+		return matches
+	})
+}
+
+// search searches for a text in one context, or in all contexts.
+func (h *searchHandler) search(r *request, in map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encode func([]*searchCandidate) any) (any, error) {
+	asked := []contexts.Context{context}
+	if context == contexts.All || context == "" {
+		asked = slices.Collect(maps.Keys(in))
+	} else if in[context] == nil {
+		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(in)), context)
+	}
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		state := &searchSnapshot{s, r.namespace}
+		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
+		for _, c := range asked {
+			found := in[c](state, text)
+			answer.Truncations[c] = len(found) > maxMatches
+			answer.Matches[c] = nil
+			if n := min(len(found), maxMatches); n > 0 {
+				answer.Matches[c] = encode(found[:n])
+			}
+		}
+		return answer, s.Index(), nil
+	})
+}
+
+// closestCandidates returns the candidates whose names have the text, sorted by the position of the text and
+// then by the length of the name.
+func closestCandidates(found []*searchCandidate, text string) []*searchCandidate {
+	text = strings.ToLower(text)
+	at := func(c *searchCandidate) int { return strings.Index(strings.ToLower(c.name), text) }
+	found = slices.DeleteFunc(found, func(c *searchCandidate) bool { return at(c) < 0 })
+	slices.SortStableFunc(found, func(a, b *searchCandidate) int {
+		return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(len(a.name), len(b.name)), strings.Compare(a.name, b.name))
+	})
+	return found
+}

@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// allocTimeline is the reply about the time line of an allocation.
+type allocTimeline struct {
+	AllocID string
+	Spans   []timeline.Span // in the order of their start
+}
+
+// timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes
+// that read the state; its index is not the index of the state.
+func (h *allocHandler) timeline(r *request) (any, error) {
+	if err := checkUUID("alloc", r.id); err != nil {
+		return nil, err
+	}
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		if s.Allocation(ws, r.id) == nil {
+			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
+		}
+		file, err := h.findTimeline(r.id)
+		if err != nil {
+			return nil, 0, err
+		}
+		now, err := file.Read()
+		if err != nil {
+			return nil, 0, err
+		}
+		if ws != nil {
+			ws.Add(now.Changed)
+		}
+		return allocTimeline{r.id, now.Spans}, now.Version, nil
+	})
+}
+
+// findTimeline returns the time line of an allocation, whether or not it runs.
+func (h *allocHandler) findTimeline(allocID string) (*timeline.File, error) {
+	if runner := h.node.Alloc(allocID); runner != nil {
+		return runner.Timeline(), nil
+	}
+	dir, err := h.node.AllocDir(allocID)
+	if err != nil {
+		return nil, err
+	}
+	return timeline.NewFile(dir.Open, nil, h.logger), nil
+}

@@ -1,0 +1,84 @@
+package localnode
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// readMeta loads the metadata that was set under an earlier agent. A key without a value hides the configured value.
+func (n *Node) readMeta() {
+	meta := make(map[string]*string)
+	if _, err := n.config.Store.Snapshot().Meta(state.NodeMetaName, &meta); err != nil {
+		n.config.Logger.Warn("metadata of the node that was set through the API is lost", "error", err)
+	}
+	n.dynamicMeta = meta
+}
+
+// Meta returns the metadata of the node: the merged map and both sources.
+func (n *Node) Meta() api.NodeMetaResponse {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	static := n.settings.Meta
+	if static == nil {
+		static = map[string]string{}
+	}
+	return api.NodeMetaResponse{
+		Meta:    mergeMeta(static, n.dynamicMeta),
+		Dynamic: maps.Clone(n.dynamicMeta),
+		Static:  maps.Clone(static),
+	}
+}
+
+// SetMeta changes the metadata of the node permanently and at once. A key without a
+// value is removed; if it is configured, its configured value is hidden.
+func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
+	n.metaUpdateMu.Lock()
+	defer n.metaUpdateMu.Unlock()
+	now := n.Meta()
+	for key, value := range changes {
+		if _, configured := now.Static[key]; value == nil && !configured {
+			delete(now.Dynamic, key)
+		} else {
+			now.Dynamic[key] = value
+		}
+	}
+	_, err := n.config.Store.Update(ctx, func(tx *store.Txn) error {
+		tx.PutMeta(state.NodeMetaName, now.Dynamic)
+		if old := tx.Node(nil, n.config.ID); old != nil {
+			changed := *old
+			changed.Meta = mergeMeta(now.Static, now.Dynamic)
+			tx.PutNode(&changed)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store metadata of the node: %w", err)
+	}
+	n.mu.Lock()
+	n.dynamicMeta = now.Dynamic
+	n.mu.Unlock()
+	n.config.OnNodeStored()
+	n.triggerUpdate() // the update is needed because a concurrent update may have written the old metadata
+	return nil
+}
+
+func mergeMeta(static map[string]string, dynamic map[string]*string) map[string]string {
+	all := maps.Clone(static)
+	if all == nil {
+		all = make(map[string]string)
+	}
+	for key, value := range dynamic {
+		if value == nil {
+			delete(all, key)
+		} else {
+			all[key] = *value
+		}
+	}
+	return all
+}

@@ -1,0 +1,92 @@
+package localnode
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+)
+
+// nodeAddresses returns the addresses of the machine in the order in which host networks select them: those of the node's
+// own interface first.
+func nodeAddresses(host fingerprint.Host) []hostnet.HostAddress {
+	var own, others []hostnet.HostAddress
+	for _, i := range host.Interfaces {
+		list := &others
+		if i.Name == host.Interface {
+			list = &own
+		}
+		for _, address := range i.Addresses {
+			*list = append(*list, hostnet.HostAddress{Interface: i.Name, Address: address})
+		}
+	}
+	return append(own, others...)
+}
+
+// nodeNetworks describes the networks of the node in Nomad's order: the modes of group networks, then the interfaces that
+// have the node's address or that of a host network.
+func nodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNetwork) []fingerprint.NodeNetwork {
+	var all []fingerprint.NodeNetwork
+	for _, mode := range host.NetworkModes {
+		all = append(all, fingerprint.NodeNetwork{Mode: mode})
+	}
+	names := slices.Sorted(maps.Keys(hostNetworks))
+	for _, i := range host.Interfaces {
+		n := fingerprint.NodeNetwork{Mode: "host", Device: i.Name, MacAddress: i.MAC, Speed: i.MBits}
+		for _, address := range i.Addresses {
+			entry := fingerprint.NodeNetworkAddress{Family: "ipv4", Address: address.String()}
+			if address.Is6() {
+				entry.Family = "ipv6"
+			}
+			for _, name := range names {
+				if hostNetwork := hostNetworks[name]; hostNetwork.Selects(hostnet.HostAddress{Interface: i.Name, Address: address}) {
+					entry.Alias, entry.ReservedPorts = name, hostNetwork.ReservedPorts
+					n.Addresses = append(n.Addresses, entry)
+				}
+			}
+			if i.Name == host.Interface {
+				entry.Alias, entry.ReservedPorts = model.DefaultHostNetwork, ""
+				n.Addresses = append(n.Addresses, entry)
+			}
+		}
+		if len(n.Addresses) > 0 {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// networkResources returns the networks of the node for the scheduler: the modes of group networks, the addresses of the
+// node's own interface, and the other addresses of host networks. A host network has the first address that it selects.
+// The addresses of the node's own interface have the speed ownMBits if it is not 0.
+func networkResources(host fingerprint.Host, ownMBits int) []*api.NetworkResource {
+	var all []*api.NetworkResource
+	for _, mode := range host.NetworkModes {
+		all = append(all, &api.NetworkResource{Mode: mode})
+	}
+	if host.Interface == "" {
+		all = append(all, &api.NetworkResource{Mode: "host", IP: host.IP})
+	}
+	speeds := make(map[string]int, len(host.Interfaces))
+	for _, i := range host.Interfaces {
+		speeds[i.Name] = i.MBits
+	}
+	speeds[host.Interface] = cmp.Or(ownMBits, speeds[host.Interface])
+	selected := make(map[fingerprint.HostNetwork]bool, len(host.HostNetworks))
+	for _, n := range host.HostNetworks {
+		selected[n] = true
+	}
+	for _, a := range nodeAddresses(host) {
+		if a.Interface == host.Interface || selected[fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}] {
+			cidr, speed := netip.PrefixFrom(a.Address, a.Address.BitLen()).String(), speeds[a.Interface]
+			all = append(all, &api.NetworkResource{Mode: "host", Device: a.Interface, CIDR: cidr, IP: a.Address.String(), MBits: &speed})
+		}
+	}
+	return all
+}

@@ -1,0 +1,155 @@
+package localnode
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+func openStore(t *testing.T) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func TestNodeKeepsItsID(t *testing.T) {
+	s := openStore(t)
+	if a, b := LoadID(s), LoadID(s); a == b || a == "" {
+		t.Errorf("ids of an empty state: %q and %q", a, b)
+	}
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A node whose record was lost gets its id from its allocations.
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}}) })
+	if got := LoadID(s); got != "n1" {
+		t.Errorf("id %q, want that of the allocations", got)
+	}
+	put(func(tx *store.Txn) { tx.PutNode(&api.Node{ID: "n2"}) })
+	if got := LoadID(s); got != "n2" {
+		t.Errorf("id %q, want that of the node", got)
+	}
+}
+
+func TestSameNode(t *testing.T) {
+	node := func() *api.Node {
+		return &api.Node{ID: "n", Drivers: map[string]*api.DriverInfo{"d": {Detected: true, Healthy: true}}}
+	}
+	later, sick := node(), node()
+	later.Drivers["d"].UpdateTime = later.Drivers["d"].UpdateTime.AddDate(1, 0, 0)
+	sick.Drivers["d"].Healthy = false
+	switch {
+	case !sameNodeRecord(node(), later):
+		t.Error("a driver that says the same again makes another node")
+	case sameNodeRecord(node(), sick):
+		t.Error("a driver that is unhealthy makes no other node")
+	case sameNodeRecord(node(), nil), !sameNodeRecord(nil, nil):
+		t.Error("no node")
+	}
+	n := sick
+	if !addNodeEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
+		t.Errorf("events %+v", n.Events)
+	}
+	if addNodeEvents(later, node(), time.Now()) {
+		t.Errorf("events %+v without a reason", later.Events)
+	}
+}
+
+// Followers of events can distinguish a new node, node events and other changes of
+// the node.
+func TestEventsOfANode(t *testing.T) {
+	s := openStore(t)
+	follower := s.Subscribe(0)
+	var old *api.Node
+	for _, c := range []struct {
+		node api.Node
+		want string
+	}{
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {Healthy: true}}}, "NodeRegistration"},
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {}}}, "NodeStreamEvent"},
+		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {}}, Attributes: map[string]string{"a": "b"}}, "NodeRegistration"},
+	} {
+		c.node.ID = "n"
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { putNode(tx, &c.node, old, time.Now()); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		events, err := follower.Next(t.Context())
+		if err != nil || len(events) != 1 || events[0].Type != c.want {
+			t.Errorf("%+v, %v, want %s", events, err, c.want)
+		}
+		old = &c.node
+	}
+}
+
+// Metadata that cannot be read is quarantined, and the node continues without it.
+func TestUnusableMetadataIsQuarantined(t *testing.T) {
+	s := openStore(t)
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(tx *store.Txn) { tx.PutMeta(state.NodeMetaName, "text") })
+	n := New(Config{Store: s, Logger: hclog.NewNullLogger()})
+	if meta := n.Meta(); len(meta.Dynamic) > 0 {
+		t.Errorf("metadata %v", meta.Dynamic)
+	}
+	put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
+	if d := s.Damage(); len(d) != 1 || d[0].Key != state.NodeMetaName || d[0].KeptIn != "quarantine" {
+		t.Errorf("reported: %v", d)
+	}
+}
+
+// unchangingPlugins are plugins that are ready and do not change.
+type unchangingPlugins struct{ fakePlugins }
+
+func (unchangingPlugins) Changed() <-chan struct{} { return nil }
+
+func (unchangingPlugins) Ready(context.Context) error { return nil }
+
+// An agent whose state cannot be changed becomes ready with the record of an earlier agent.
+func TestNodeRegistersWithUnchangeableState(t *testing.T) {
+	s := openStore(t)
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(&api.Node{ID: "n"}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil { // each later change fails
+		t.Fatal(err)
+	}
+	stored := false
+	n := New(Config{
+		ID: "n", Store: s, Plugins: unchangingPlugins{}, Logger: hclog.NewNullLogger(),
+		BeforeRegister: func(context.Context) {}, OnRegistered: func() {}, OnNodeStored: func() { stored = true },
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx)
+	}()
+	select {
+	case <-n.Registered():
+	case <-time.After(10 * time.Second):
+		t.Error("the node does not become ready")
+	}
+	stop()
+	<-ended
+	if stored {
+		t.Error("a change is stored in a closed state")
+	}
+}

@@ -1,0 +1,201 @@
+package localnode
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// readAttributes returns the attributes of the machine and its drivers.
+func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[string]string {
+	attributes := maps.Clone(n.config.Host.Attributes)
+	if c := n.currentSettings(); c.HTTPAddr != "" {
+		attributes["unique.advertise.address"] = c.HTTPAddr
+	}
+	for name, info := range drivers {
+		for key, value := range info.Attributes {
+			attributes[key] = value.String()
+		}
+		if info.Detected { // also if it is unhealthy: Drivers has the health
+			attributes["driver."+name] = "1"
+		}
+	}
+	if total := n.config.Host.CPUMHz; total > 0 {
+		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedMHz())) // the scheduler reads 0 as no limit
+	}
+	if n.config.Volumes != nil {
+		for name, version := range n.config.Volumes.PluginVersions() {
+			attributes["plugins.host_volume."+name+".version"] = version
+		}
+	}
+	return attributes
+}
+
+// reservedMHz returns the CPU that tasks do not get: that of the reserved cores, and the CPU that the operator has reserved besides.
+func (n *Node) reservedMHz() int {
+	host := n.config.Host
+	return int(n.currentSettings().Reserved.CPU) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)
+}
+
+// newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
+// copied from old, which may be nil.
+func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeInfo) *api.Node {
+	c, drivers := n.currentSettings(), n.config.Plugins.DriversNotStarted()
+	maps.Copy(drivers, n.config.Plugins.Drivers())
+	record := &api.Node{
+		ID:            n.config.ID,
+		Datacenter:    c.Datacenter,
+		Name:          c.Name,
+		HTTPAddr:      c.HTTPAddr,
+		TLSEnabled:    c.TLS,
+		Attributes:    n.readAttributes(drivers),
+		Links:         map[string]string{},
+		Meta:          c.Meta,
+		NodeClass:     c.Class,
+		NodePool:      c.Pool,
+		CgroupParent:  n.config.Host.ParentCgroup,
+		Status:        api.NodeStatusReady,
+		Drivers:       make(map[string]*api.DriverInfo, len(drivers)),
+		HostVolumes:   volumes,
+		NodeMaxAllocs: c.MaxAllocs,
+		HostNetworks:  hostNetworkInfos(c.Networks.HostNetworks),
+
+		CSIControllerPlugins: map[string]*api.CSIInfo{},
+		CSINodePlugins:       map[string]*api.CSIInfo{},
+
+		SchedulingEligibility: api.NodeSchedulingEligible,
+	}
+	for name, info := range drivers {
+		attributes := make(map[string]string, len(info.Attributes))
+		for key, value := range info.Attributes {
+			attributes[key] = value.String()
+		}
+		record.Drivers[name] = &api.DriverInfo{
+			Attributes: attributes, Detected: info.Detected, Healthy: info.Healthy,
+			HealthDescription: info.Description, UpdateTime: info.UpdatedAt,
+		}
+	}
+	host := n.config.Host
+	record.NodeResources = &api.NodeResources{
+		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
+		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
+		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
+		Networks:       networkResources(host, c.Interface.MBits),
+		Devices:        devices.NodeResources(n.config.Plugins.DeviceGroups()),
+		MinDynamicPort: c.MinDynamicPort,
+		MaxDynamicPort: c.MaxDynamicPort,
+	}
+	reserved := c.Reserved
+	record.ReservedResources = &api.NodeReservedResources{
+		Cpu:      api.NodeReservedCpuResources{CpuShares: uint64(n.reservedMHz())},
+		Memory:   api.NodeReservedMemoryResources{MemoryMB: reserved.MemoryMB},
+		Disk:     api.NodeReservedDiskResources{DiskMB: reserved.DiskMB},
+		Networks: api.NodeReservedNetworkResources{ReservedHostPorts: reserved.Ports},
+	}
+	if old != nil {
+		record.Drain, record.DrainStrategy, record.LastDrain = old.Drain, old.DrainStrategy, old.LastDrain
+		record.SchedulingEligibility = old.SchedulingEligibility
+		record.Events, record.StatusUpdatedAt = old.Events, old.StatusUpdatedAt
+		record.CreateIndex, record.ModifyIndex = old.CreateIndex, old.ModifyIndex
+	}
+	return record
+}
+
+// hostNetworkInfos returns nil if there are no host networks.
+func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.HostNetworkInfo {
+	if len(networks) == 0 {
+		return nil
+	}
+	infos := make(map[string]*api.HostNetworkInfo, len(networks))
+	for name, n := range networks {
+		info := &api.HostNetworkInfo{Name: name, Interface: n.Interface, ReservedPorts: n.ReservedPorts}
+		if n.CIDR.IsValid() {
+			info.CIDR = n.CIDR.String()
+		}
+		infos[name] = info
+	}
+	return infos
+}
+
+// opNodeEvent is the operation name, for the event stream, of a change that adds
+// node events.
+const opNodeEvent = "NodeStreamEvent"
+
+// AddEvent adds an event to the stored node. Without a stored node it does nothing.
+func AddEvent(ctx context.Context, s *store.Store, nodeID, subsystem, message string) error {
+	_, err := s.Update(ctx, func(tx *store.Txn) error {
+		old := tx.Node(nil, nodeID)
+		if old == nil {
+			return nil
+		}
+		n := *old
+		model.AppendNodeEvent(&n, subsystem, message, nil, time.Now())
+		tx.SetOperation(opNodeEvent)
+		tx.PutNode(&n)
+		return nil
+	})
+	return err
+}
+
+// addNodeEvents adds node events for changes of the drivers' health. It reports whether
+// it added any.
+func addNodeEvents(n, old *api.Node, now time.Time) (added bool) {
+	add := func(subsystem, message string, details map[string]string) {
+		added = true
+		model.AppendNodeEvent(n, subsystem, message, details, now)
+	}
+	if old == nil {
+		add("Cluster", "Node registered", nil)
+		old = &api.Node{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.Drivers)) {
+		is, was := n.Drivers[name], old.Drivers[name]
+		if was == nil || is.Healthy == was.Healthy && is.HealthDescription == was.HealthDescription {
+			continue
+		}
+		add("Driver", "Driver "+name+": "+is.HealthDescription, map[string]string{"driver": name})
+	}
+	return added
+}
+
+// sameNodeRecord reports whether two records are equal apart from the update times of
+// drivers.
+func sameNodeRecord(a, b *api.Node) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	timeless := func(n *api.Node) api.Node {
+		c := *n
+		c.Drivers = make(map[string]*api.DriverInfo, len(n.Drivers))
+		for name, d := range n.Drivers {
+			copied := *d
+			copied.UpdateTime = time.Time{}
+			c.Drivers[name] = &copied
+		}
+		return c
+	}
+	return reflect.DeepEqual(timeless(a), timeless(b))
+}
+
+// putNode stores a changed node with its events. The old node is nil if there was
+// none.
+func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
+	if addNodeEvents(n, old, now) && old != nil {
+		tx.SetOperation(opNodeEvent)
+	}
+	if old == nil || old.Status != n.Status {
+		n.StatusUpdatedAt = now.Unix()
+	}
+	tx.PutNode(n)
+}

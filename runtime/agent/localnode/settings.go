@@ -1,0 +1,117 @@
+package localnode
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// Settings are the operator's settings of the node. The zero value is valid.
+type Settings struct {
+	Name             string // default: the host name
+	Datacenter       string // default: dc1
+	Region           string // default: global
+	Class            string
+	Pool             string // default: default
+	Meta             map[string]string
+	Reserved         ReservedResources
+	CPU              int // MHz of the node; overrides the fingerprint
+	MemoryMB, DiskMB int // override the fingerprint
+	Interface        InterfaceSettings
+	MaxAllocs        int    // largest number of allocations at one time; 0 means no limit
+	MinDynamicPort   int    // default: 20000
+	MaxDynamicPort   int    // default: 32000
+	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
+	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
+	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
+	TLS              bool   // the API uses TLS
+	Networks         hostnet.Config
+	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
+	HostVolumes map[string]*api.HostVolumeInfo
+}
+
+// InterfaceSettings select the network interface whose address is the node's address.
+type InterfaceSettings struct {
+	Name  string // default: the interface of the default route
+	MBits int    // speed that clients see; overrides that of the interface
+}
+
+// ReservedResources are resources that allocations do not get.
+type ReservedResources struct {
+	CPU, MemoryMB, DiskMB uint64
+	Ports                 string // reserved ports, a list like "22,80,8000-8010"
+	Cores                 []int  // ids of reserved cores
+}
+
+// ClientMinPort and ClientMaxPort are the default port range for helper processes
+// of drivers.
+const ClientMinPort, ClientMaxPort = 14000, 14512
+
+// WithDefaults returns the settings with the defaults of a machine with the given host
+// name.
+func (s Settings) WithDefaults(hostname string) Settings {
+	s.Name = cmp.Or(s.Name, hostname)
+	s.Datacenter = cmp.Or(s.Datacenter, "dc1")
+	s.Region = cmp.Or(s.Region, api.GlobalRegion)
+	s.Pool = cmp.Or(s.Pool, api.NodePoolDefault)
+	s.MinDynamicPort = cmp.Or(s.MinDynamicPort, scheduler.MinDynamicPort)
+	s.MaxDynamicPort = cmp.Or(s.MaxDynamicPort, scheduler.MaxDynamicPort)
+	s.ClientMinPort = cmp.Or(s.ClientMinPort, ClientMinPort)
+	s.ClientMaxPort = cmp.Or(s.ClientMaxPort, ClientMaxPort)
+	s.Networks = s.Networks.WithDefaults()
+	return s
+}
+
+// FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to its properties.
+func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
+	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
+	addresses, addressErr := s.Networks.HostAddresses(nodeAddresses(*host))
+	for _, err := range []error{err, addressErr} {
+		if err != nil {
+			logger.Info("degraded", "reason", err.Error())
+			host.Degradations = append(host.Degradations, err.Error())
+		}
+	}
+	host.HostNetworks = make(map[string]fingerprint.HostNetwork, len(addresses))
+	for name, a := range addresses {
+		host.HostNetworks[name] = fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}
+	}
+	host.NetworkModes = capabilities.Modes
+	host.NodeNetworks = nodeNetworks(*host, s.Networks.HostNetworks)
+	maps.Copy(host.Attributes, capabilities.Attributes)
+}
+
+// Fingerprint reads the properties of the machine. The operator's settings override
+// them.
+func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
+	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
+	host := fingerprint.Read(o)
+	for _, o := range []struct {
+		value     int
+		field     *int
+		attribute string
+		unit      int
+	}{
+		{s.CPU, &host.CPUMHz, "cpu.totalcompute", 1},
+		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
+		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
+	} {
+		if o.value > 0 {
+			*o.field = o.value
+			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
+		}
+	}
+	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPU), s.Reserved.CPU
+	for _, lack := range host.Degradations {
+		logger.Info("degraded", "reason", lack)
+	}
+	return host
+}

@@ -1,0 +1,30 @@
+package localnode
+
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// TaskRecords reads the records of tasks from a new snapshot in each call: one
+// snapshot would stay in memory as long as the agent runs.
+type TaskRecords struct{ Store *store.Store }
+
+var _ allocrunner.RecordReader = TaskRecords{}
+
+// TaskLocalState implements allocrunner.RecordReader.
+func (r TaskRecords) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
+	return r.Store.Snapshot().TaskLocalState(allocID, task)
+}
+
+// TaskState implements allocrunner.RecordReader.
+func (r TaskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
+	return r.Store.Snapshot().TaskState(allocID, task)
+}
+
+// AllocHooks implements allocrunner.RecordReader.
+func (r TaskRecords) AllocHooks(allocID string) map[string]string {
+	return r.Store.Snapshot().AttachedHooks(allocID)
+}

@@ -1,0 +1,119 @@
+package localnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
+)
+
+// Volumes returns the manager of dynamic host volumes, nil if there is none.
+func (n *Node) Volumes() *volumes.Manager { return n.config.Volumes }
+
+// HostVolumes returns the host volumes by name, also those whose paths do not exist. A volume of the configuration hides a
+// dynamic one of the same name.
+func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
+	all := volumes.Ready(n.config.Store.Snapshot().Reader)
+	maps.Copy(all, n.currentSettings().HostVolumes)
+	return all
+}
+
+// HasConfiguredVolume reports whether the configuration has a host volume of a name.
+func (n *Node) HasConfiguredVolume(name string) bool {
+	return n.currentSettings().HostVolumes[name] != nil
+}
+
+// FindHostVolume implements hooks.FindVolumeFunc. The path of the volume has no symbolic links, and no other user and no
+// task with another volume can replace it.
+func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
+	v := n.currentSettings().HostVolumes[name]
+	if v == nil && n.config.Volumes != nil {
+		var err error
+		if v, err = n.config.Volumes.Find(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	if v == nil {
+		return nil, nil
+	}
+	location, err := safepath.Locate(v.Path)
+	if err == nil {
+		all := n.HostVolumes()
+		err = checkNotBelow(location, all, n.paths.check(volumePaths(all)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host volume %q: %w", name, err)
+	}
+	located := *v
+	located.Path = location.Path
+	return &located, nil
+}
+
+// checkNotBelow returns an error if a location is below a volume in which tasks can write: a task could replace it, also if
+// the directories between them belong to root, because a task in a container can be root.
+func checkNotBelow(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, located map[string]pathResult) error {
+	for _, name := range slices.Sorted(maps.Keys(volumes)) {
+		v := volumes[name]
+		below := strings.HasPrefix(l.Path, filepath.Clean(v.Path)+"/") // for a volume whose file system does not answer
+		if other := located[v.Path].location; other != nil {
+			below = l.IsBelow(other)
+		}
+		if below && !v.ReadOnly {
+			return fmt.Errorf("%s is below the host volume %q, whose tasks could replace it: give it a directory that is in no other volume, or write read_only = true in the host_volume block %q", l.Path, name, name)
+		}
+	}
+	return nil
+}
+
+func volumePaths(volumes map[string]*api.HostVolumeInfo) []string {
+	var paths []string
+	for _, v := range volumes {
+		paths = append(paths, v.Path)
+	}
+	return paths
+}
+
+// VolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does not
+// block.
+func (n *Node) VolumesChanged() {
+	n.config.OnNodeStored() // a change of the capabilities of a volume does not change the record
+	n.triggerUpdate()
+}
+
+// checkHostVolumes returns the host volumes that FindHostVolume would return. It logs the others, each once. It waits for pathTimeout at
+// most: a file system that does not answer must not stop the updates of the node. Its answer triggers an update.
+func (n *Node) checkHostVolumes() map[string]*api.HostVolumeInfo {
+	all := n.HostVolumes()
+	results := n.paths.check(volumePaths(all))
+	found := make(map[string]*api.HostVolumeInfo, len(all))
+	errs := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		v := all[name]
+		err := results[v.Path].err
+		if err == nil {
+			err = checkNotBelow(results[v.Path].location, all, results)
+		}
+		if err != nil {
+			errs[name] = err.Error()
+			switch {
+			case n.reportedVolumes[name] == errs[name]:
+			case errors.Is(err, errPathTimeout):
+				n.config.Logger.Warn("host volume is not offered to jobs until its file system answers", "volume", name, "path", v.Path, "error", err)
+			default:
+				n.config.Logger.Warn("host volume is not offered to jobs until its path is usable and the configuration is loaded again", "volume", name, "error", err)
+			}
+			continue
+		}
+		found[name] = v
+	}
+	n.reportedVolumes = errs
+	return found
+}

@@ -1,0 +1,185 @@
+package otlp
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	dto "github.com/prometheus/client_model/go"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
+)
+
+// MetricsExporter sends readings of metrics to a collector. It has no goroutine and keeps no reading. It is not for
+// concurrent use.
+type MetricsExporter struct {
+	config   Config
+	start    time.Time // since when counters count
+	resource *resourcepb.Resource
+	scope    *commonpb.InstrumentationScope
+	sender   sender
+	logger   hclog.Logger
+	failing  bool // the last reading was not exported
+}
+
+// NewMetricsExporter returns an exporter for an enabled Config of metrics. start is the time since which counters
+// count. The caller must close it. NewMetricsExporter does not connect to the collector.
+func NewMetricsExporter(c Config, agent Agent, start time.Time, logger hclog.Logger) (*MetricsExporter, error) {
+	s, err := newSender(c, &metricSignal)
+	if err != nil {
+		return nil, err
+	}
+	e := &MetricsExporter{
+		config: c, start: start, resource: newResource(c, agent), scope: newScope(agent.Version), sender: s, logger: logger.Named("otlp"),
+	}
+	e.logger.Info("metrics are exported", "endpoint", c.URL, "protocol", c.Protocol, "interval", c.Interval)
+	return e, nil
+}
+
+// Interval returns the time between two exports.
+func (e *MetricsExporter) Interval() time.Duration { return e.config.Interval }
+
+// Close closes the connection to the collector.
+func (e *MetricsExporter) Close() { e.sender.close() }
+
+// Export sends the values of one reading, again while the collector is unavailable, until ctx ends. It returns false
+// if the collector has not accepted all values, and logs the first error of a series.
+func (e *MetricsExporter) Export(ctx context.Context, families []*dto.MetricFamily, at time.Time) bool {
+	for _, request := range e.requests(families, at) {
+		if err := e.deliver(ctx, request); err != nil {
+			if !e.failing {
+				e.failing = true
+				e.logger.Warn("metrics are not exported", "error", err, "retry", err.retry)
+			}
+			return false
+		}
+	}
+	if e.failing {
+		e.failing = false
+		e.logger.Info("metrics are exported again")
+	}
+	return true
+}
+
+func (e *MetricsExporter) deliver(ctx context.Context, request *metricspb.MetricsData) *sendError {
+	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
+		rejected, err := e.sender.send(ctx, request)
+		switch {
+		case err == nil && rejected > 0:
+			return &sendError{text: fmt.Sprintf("the collector has rejected %d values", rejected)}
+		case err == nil, !err.retry, ctx.Err() != nil:
+			return err
+		}
+		select {
+		case <-time.After(max(delay, min(err.delay, maxRetryDelay))):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// maxMetricsRequest is the approximate size of a request in bytes. The collector accepts 4 MB by default; a value
+// has less than 16 kB, usually 0.3 kB.
+const maxMetricsRequest = 1 << 20
+
+// requests returns the values of a reading in requests of limited size.
+func (e *MetricsExporter) requests(families []*dto.MetricFamily, at time.Time) (requests []*metricspb.MetricsData) {
+	var all []*metricspb.Metric
+	size := 0
+	flush := func() {
+		if len(all) > 0 {
+			requests = append(requests, e.newMetricsData(all))
+		}
+		all, size = nil, 0
+	}
+	for _, f := range families {
+		var m *metricspb.Metric // the metric of f in the current request
+		for _, value := range f.GetMetric() {
+			if m == nil {
+				m = newMetric(f)
+				all = append(all, m)
+			}
+			size += e.addPoint(m, value, at)
+			if size >= maxMetricsRequest {
+				flush()
+				m = nil
+			}
+		}
+	}
+	flush()
+	return requests
+}
+
+// newMetric returns a metric without values, under the name of the table.
+func newMetric(f *dto.MetricFamily) *metricspb.Metric {
+	m := &metricspb.Metric{Name: f.GetName(), Description: f.GetHelp()}
+	if d := metrics.FindByPrometheusName(f.GetName()); d != nil {
+		m.Name, m.Unit = d.Name, d.Unit
+	}
+	const cumulative = metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE
+	switch f.GetType() {
+	case dto.MetricType_COUNTER:
+		m.Data = &metricspb.Metric_Sum{Sum: &metricspb.Sum{IsMonotonic: true, AggregationTemporality: cumulative}}
+	case dto.MetricType_HISTOGRAM:
+		m.Data = &metricspb.Metric_Histogram{Histogram: &metricspb.Histogram{AggregationTemporality: cumulative}}
+	default:
+		m.Data = &metricspb.Metric_Gauge{Gauge: new(metricspb.Gauge)}
+	}
+	return m
+}
+
+// addPoint adds a value to a metric, and returns its encoded size in bytes.
+func (e *MetricsExporter) addPoint(m *metricspb.Metric, value *dto.Metric, at time.Time) int {
+	attributes := make([]*commonpb.KeyValue, 0, len(value.GetLabel()))
+	for _, p := range value.GetLabel() {
+		attributes = append(attributes, attribute(p.GetName(), p.GetValue()))
+	}
+	if h := value.GetHistogram(); h != nil {
+		point := newHistogramPoint(h)
+		point.Attributes, point.StartTimeUnixNano, point.TimeUnixNano = attributes, unixNano(e.start), unixNano(at)
+		data := m.GetHistogram()
+		data.DataPoints = append(data.DataPoints, point)
+		return proto.Size(point)
+	}
+	point := &metricspb.NumberDataPoint{Attributes: attributes, TimeUnixNano: unixNano(at)}
+	if data := m.GetSum(); data != nil {
+		point.StartTimeUnixNano = unixNano(e.start)
+		point.Value = &metricspb.NumberDataPoint_AsDouble{AsDouble: value.GetCounter().GetValue()}
+		data.DataPoints = append(data.DataPoints, point)
+	} else {
+		point.Value = &metricspb.NumberDataPoint_AsDouble{AsDouble: value.GetGauge().GetValue()}
+		data := m.GetGauge()
+		data.DataPoints = append(data.DataPoints, point)
+	}
+	return proto.Size(point)
+}
+
+// newHistogramPoint returns the buckets, count and sum of a histogram. A bucket of Prometheus includes the smaller buckets;
+// a bucket of OpenTelemetry does not, and the last bucket has no upper limit.
+func newHistogramPoint(h *dto.Histogram) *metricspb.HistogramDataPoint {
+	point := &metricspb.HistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum())}
+	var below uint64
+	for _, b := range h.GetBucket() {
+		if math.IsInf(b.GetUpperBound(), 1) {
+			break
+		}
+		point.ExplicitBounds = append(point.ExplicitBounds, b.GetUpperBound())
+		point.BucketCounts = append(point.BucketCounts, b.GetCumulativeCount()-below)
+		below = b.GetCumulativeCount()
+	}
+	point.BucketCounts = append(point.BucketCounts, point.GetCount()-below)
+	return point
+}
+
+func (e *MetricsExporter) newMetricsData(all []*metricspb.Metric) *metricspb.MetricsData {
+	return &metricspb.MetricsData{ResourceMetrics: []*metricspb.ResourceMetrics{{
+		Resource:     e.resource,
+		ScopeMetrics: []*metricspb.ScopeMetrics{{Scope: e.scope, Metrics: all}},
+	}}}
+}

@@ -1,0 +1,202 @@
+package confined
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+)
+
+// Limits of a child. Only tests change them.
+var (
+	maxMemory    uint64 = 512 << 20
+	maxParseTime        = 10 * time.Second
+)
+
+const (
+	maxParallelChildren = 2
+	maxReplySize        = 64 << 20
+	maxStderrSize       = 4 << 10
+	exitTimeout         = time.Second
+)
+
+// ParseError is an error in the text of a job.
+type ParseError struct{ Text string }
+
+func (e *ParseError) Error() string { return e.Text }
+
+// Parser parses each job file in a child process.
+type Parser struct {
+	args       []string
+	childSlots chan struct{} // semaphore: has an element for each running child
+}
+
+// New returns a parser that starts this binary with the arguments, the program name first, as its
+// child processes. With these arguments the binary calls ServeParseRequest.
+func New(args ...string) *Parser {
+	return &Parser{args: args, childSlots: make(chan struct{}, maxParallelChildren)}
+}
+
+// request and reply are the messages between parent and child. The number types of a configuration
+// are preserved: msgpack distinguishes 1 from 1.0.
+type request struct{ Text, Variables string }
+
+type reply struct {
+	Job   *api.Job
+	Error string
+}
+
+func msgpackHandle() *codec.MsgpackHandle {
+	h := &codec.MsgpackHandle{}
+	h.RawToString = true
+	h.MapType = reflect.TypeFor[map[string]any]()
+	return h
+}
+
+// Parse parses the text of a job, with the text of a variable file, which may be empty. Variables
+// that the job does not declare are ignored. An error in the text is a ParseError. Parse blocks
+// while too many children run. It returns when ctx ends, which kills the child.
+func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, error) {
+	select {
+	case p.childSlots <- struct{}{}:
+		defer func() { <-p.childSlots }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, maxParseTime, errLimitReached)
+	defer cancel()
+	var in bytes.Buffer
+	if err := codec.NewEncoder(&in, msgpackHandle()).Encode(request{text, variables}); err != nil {
+		return nil, fmt.Errorf("parse job: %w", err)
+	}
+	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = p.args
+	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
+	cmd.WaitDelay = exitTimeout
+	out, stderr := &limitedBuffer{maxBytes: maxReplySize}, &limitedBuffer{maxBytes: maxStderrSize}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, stderr
+	err := cmd.Run()
+	var exitErr *exec.ExitError
+	switch {
+	case context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), errLimitReached):
+		return nil, context.Cause(ctx)
+	case context.Cause(ctx) != nil, errors.As(err, &exitErr) && exitErr.ExitCode() != exitCodeFailed, out.truncated:
+		return nil, errLimitReached
+	case err != nil:
+		return nil, fmt.Errorf("parse job: %w: %s", err, bytes.TrimSpace(stderr.text.Bytes()))
+	}
+	var r reply
+	if err := codec.NewDecoder(&out.text, msgpackHandle()).Decode(&r); err != nil {
+		return nil, fmt.Errorf("parse job: %w", err)
+	}
+	if r.Error != "" {
+		return nil, &ParseError{r.Error}
+	}
+	return r.Job, nil
+}
+
+// errLimitReached is the error for a text whose child reached one of its limits.
+var errLimitReached = &ParseError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxParseTime)}
+
+// limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
+type limitedBuffer struct {
+	text      bytes.Buffer
+	maxBytes  int
+	truncated bool
+}
+
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	n := min(len(b), l.maxBytes-l.text.Len())
+	l.text.Write(b[:n])
+	l.truncated = l.truncated || n < len(b)
+	return len(b), nil
+}
+
+// exitCodeFailed is the exit code of a child that fails for a reason other than an error in the text.
+const exitCodeFailed = 3
+
+// ServeParseRequest is the child: it reads one request, writes the reply and returns the exit code. It sets
+// limits for the whole process.
+func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
+	err := setLimits()
+	if err == nil {
+		err = serveParseRequest(in, out)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitCodeFailed
+	}
+	return 0
+}
+
+// setLimits sets the limits of this process. The process also exits by itself, a second after the
+// agent would kill it.
+func setLimits() error {
+	if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
+		return err
+	}
+	mapped, err := dataSegmentSize()
+	if err != nil {
+		return err
+	}
+	for resource, limit := range map[int]uint64{
+		unix.RLIMIT_DATA:  mapped + maxMemory,
+		unix.RLIMIT_CPU:   uint64(maxParseTime/time.Second) + 1,
+		unix.RLIMIT_FSIZE: 0,
+		unix.RLIMIT_CORE:  0,
+	} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return fmt.Errorf("limit resource %d: %w", resource, err)
+		}
+	}
+	debug.SetMemoryLimit(int64(maxMemory / 2))
+	time.AfterFunc(maxParseTime+exitTimeout, func() { os.Exit(1) })
+	return nil
+}
+
+// dataSegmentSize returns the size of the writable private memory of this process.
+func dataSegmentSize() (uint64, error) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "VmData:")
+	var dataKilobytes uint64
+	if _, err := fmt.Sscan(rest, &dataKilobytes); err != nil {
+		return 0, fmt.Errorf("read VmData in /proc/self/status: %w", err)
+	}
+	return dataKilobytes << 10, nil
+}
+
+func serveParseRequest(in io.Reader, out io.Writer) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v\n%s", p, debug.Stack())
+		}
+	}()
+	var r request
+	if err := codec.NewDecoder(in, msgpackHandle()).Decode(&r); err != nil {
+		return fmt.Errorf("read the request: %w", err)
+	}
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(r.Text), VarText: r.Variables})
+	answer := reply{Job: file.Job}
+	if err := jobspec.Err(diags); err != nil {
+		answer.Error = err.Error()
+	}
+	return codec.NewEncoder(out, msgpackHandle()).Encode(answer)
+}

@@ -1,0 +1,200 @@
+package restart
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+)
+
+// Mode selects the behaviour when the attempts of an interval are used up.
+type Mode string
+
+// The modes. Any other value counts as ModeFail.
+const (
+	ModeFail  Mode = "fail"
+	ModeDelay Mode = "delay"
+)
+
+// Policy is the restart block of a task.
+type Policy struct {
+	Attempts int
+	Interval time.Duration
+	Delay    time.Duration
+	Mode     Mode
+	// OnSuccess restarts the task after a clean exit too; see [OnSuccess].
+	OnSuccess bool
+}
+
+// OnSuccess reports whether a task restarts after a clean exit: sidecars do, and the
+// main tasks of the job types that never finish.
+func OnSuccess(jobType string, stage lifecycle.Stage) bool {
+	if stage.Sidecar() {
+		return true
+	}
+	return stage == lifecycle.MainTask && (jobType == "service" || jobType == "system")
+}
+
+// Outcome is how a start of a task ended. The zero value is a failure after which a
+// restart may help: a non-zero exit, an unknown exit status, or a recoverable start
+// error.
+type Outcome struct {
+	Killed        bool // the task was killed and must stay down
+	Requested     bool // a user, a template or an identity requested a restart
+	Unhealthy     bool // a check requested a restart; it counts as a failure, whatever the exit code
+	Unrecoverable bool // the task did not start, and another attempt cannot succeed
+	Success       bool // exit code 0, no signal, no error
+}
+
+// Action is the consequence of a task's end.
+type Action uint8
+
+// The actions.
+const (
+	ActionFinish  Action = iota // the task is complete; no event
+	ActionKill                  // the task was killed: event Killed
+	ActionGiveUp                // the task fails: event Not Restarting
+	ActionRestart               // the task starts again after the delay: event Restarting
+)
+
+func (a Action) String() string {
+	return [...]string{"finish", "kill", "give up", "restart"}[a]
+}
+
+// Decision is the result of [Tracker.Decide].
+type Decision struct {
+	Action Action
+	Reason string        // text for the event; empty for a requested restart
+	Delay  time.Duration // delay before the start, for ActionRestart
+}
+
+// The reasons. Users and clients match on these texts.
+const (
+	ReasonNoRestarts    = "Policy allows no restarts"
+	ReasonUnrecoverable = "Error was unrecoverable"
+	ReasonWithinPolicy  = "Restart within policy"
+	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
+)
+
+// State is the stored state of a Tracker.
+type State struct {
+	Count       int           // number of ends that counted in the current window
+	WindowStart time.Time     // start of the current window
+	NextStart   time.Time     // time at which the last delay ends; zero if there was none
+	Delay       time.Duration // the last delay
+}
+
+// Tracker applies a policy to the ends of one task. It is not safe for
+// concurrent use.
+type Tracker struct {
+	policy Policy
+	jitter func(n int64) int64
+	state  State
+}
+
+// New returns a tracker whose first window starts now. jitter returns a random number
+// in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the time,
+// or tasks that fail together restart together.
+func New(p Policy, now time.Time, jitter func(n int64) int64) *Tracker {
+	return &Tracker{policy: p, jitter: jitter, state: State{WindowStart: now}}
+}
+
+// State returns the state for Resume.
+func (t *Tracker) State() State { return t.state }
+
+// Resume restores the state of an earlier agent's tracker.
+func (t *Tracker) Resume(s State) { t.state = s }
+
+// SetPolicy replaces the policy from the next decision on. It does not reset the count.
+func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
+
+// ClearDelay records that the task has started again, which clears its delay.
+func (t *Tracker) ClearDelay() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
+
+// RemainingDelay returns the time until the next start of the task: the rest of the last
+// delay. It never exceeds that delay, even if the clock was set back.
+func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
+	if t.state.NextStart.IsZero() {
+		return 0
+	}
+	return min(max(t.state.NextStart.Sub(now), 0), t.state.Delay)
+}
+
+// Decide decides about a task that has just ended. For ActionRestart it also records the end of
+// the delay in the state.
+func (t *Tracker) Decide(now time.Time, o Outcome) Decision {
+	t.state.NextStart, t.state.Delay = time.Time{}, 0
+	d := t.decideAction(now, o)
+	if d.Action == ActionRestart {
+		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
+	}
+	return d
+}
+
+func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
+	if o.Killed {
+		return Decision{Action: ActionKill}
+	}
+	if o.Requested {
+		return Decision{Action: ActionRestart}
+	}
+
+	finished := o.Success && !o.Unhealthy && !t.policy.OnSuccess
+	if t.policy.Attempts <= 0 {
+		if finished {
+			return Decision{Action: ActionFinish}
+		}
+		return Decision{Action: ActionGiveUp, Reason: ReasonNoRestarts}
+	}
+
+	t.countAttempt(now)
+	switch {
+	case o.Unrecoverable:
+		return Decision{Action: ActionGiveUp, Reason: ReasonUnrecoverable}
+	case finished:
+		return Decision{Action: ActionFinish}
+	case t.state.Count <= t.policy.Attempts:
+		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.nextDelay()}
+	case t.policy.Mode == ModeDelay:
+		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingWindow(now)}
+	}
+	return Decision{Action: ActionGiveUp, Reason: fmt.Sprintf(
+		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, ModeFail)}
+}
+
+// countAttempt counts one end. It starts a new window if the old one has passed.
+func (t *Tracker) countAttempt(now time.Time) {
+	switch age := now.Sub(t.state.WindowStart); {
+	case age > t.policy.Interval:
+		t.state.Count = 0
+		t.state.WindowStart = now
+	case age < 0: // the clock was set back: the old window would last until the clock has caught up
+		t.state.WindowStart = now
+	}
+	t.state.Count++
+}
+
+// nextDelay returns the policy's delay plus up to a quarter, so that tasks that failed
+// together do not restart together.
+func (t *Tracker) nextDelay() time.Duration {
+	d := t.policy.Delay
+	if d <= 0 {
+		return 0
+	}
+	return addSaturating(d, time.Duration(t.jitter(int64(d))/4))
+}
+
+// remainingWindow returns the rest of the window, at least 1 ns: a task that ends at the
+// very end of a window starts again in the next window.
+func (t *Tracker) remainingWindow(now time.Time) time.Duration {
+	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
+}
+
+// addSaturating adds two non-negative durations without overflow.
+func addSaturating(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

@@ -1,0 +1,501 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A
+// cancellation with any other cause stops the tasks.
+var ErrShutdown = taskrunner.ErrShutdown
+
+// Config configures a Runner. It is large because it lists everything that a runner gets
+// from its agent; each part of the runner receives only the fields that it needs.
+type Config struct {
+	Alloc        *api.Allocation // its job must be canonical; must not be changed after New
+	Node         taskenv.Node
+	HostEnv      map[string]string // environment variables of the agent that tasks inherit; see taskenv.HostEnv
+	Drivers      Drivers
+	Logs         runnerhooks.Collector
+	AllocDirRoot string
+	Store        Store                     // nil stores no records
+	Services     services.Registry         // service registrations of all allocations of the node
+	CheckResults services.CheckResultStore // stores the results of checks; nil keeps them in memory
+	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host
+	ReportStatus func(StatusUpdate)        // receives each change of the status, one call at a time; should return soon
+	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
+	Identities   *identity.Issuer          // issues the tokens of workload identities; nil issues none
+	TaskAPI      *taskapi.Listener         // serves the API to tasks; nil gives them no socket
+	Host         HostResources
+	Limits       Limits
+	Trace        func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
+	Logger       hclog.Logger
+
+	// Restored means that an earlier agent ran the allocation and that its records are restored. An
+	// allocation that has no records is new.
+	Restored    bool
+	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
+	Rebooted    bool         // the machine has rebooted since the earlier agent ran
+
+	// RecoveryTracker is shared by all allocations of the node. EndTask and AwaitExit act without
+	// the drivers of tasks; see taskrunner.Config. All three may be nil.
+	RecoveryTracker *taskrunner.RecoveryTracker
+	EndTask         taskrunner.EndTaskFunc
+	AwaitExit       taskrunner.AwaitExitFunc
+
+	// AllocDone returns a channel that is closed when no task or hook of the given
+	// allocation runs on this node, immediately if the allocation is unknown. An
+	// allocation waits for the allocation that it replaces. May be nil.
+	AllocDone func(allocID string) <-chan struct{}
+}
+
+// HostResources are the resources of the host that tasks get besides their directories. Each field
+// may be nil: the host has none of these.
+type HostResources struct {
+	// Cgroups returns the cgroups for a task with a driver and a number of reserved cores, nil if the
+	// driver creates the cgroup itself.
+	Cgroups   func(driver string, cores int) runnerhooks.CgroupManager
+	Networks  runnerhooks.NetworkManager
+	Devices   runnerhooks.DeviceReserver // reserves the devices of tasks
+	Users     runnerhooks.UserPool       // user ids for tasks that name no user
+	Variables runnerhooks.VariableReader // the variables of secret blocks
+	Volume    runnerhooks.FindVolumeFunc // finds the host volumes of tasks
+}
+
+// Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
+// return the same value for one plugin process, and another value for the next process: the start of a
+// task compares two values to find out whether all running tasks were recovered. plugins/host/supervisor
+// implements it.
+type Drivers interface {
+	Driver(ctx context.Context, name string) (driver.Driver, error)
+}
+
+// Store keeps the records of tasks for the next agent. taskrunner.Store describes the
+// rules. The methods are called concurrently for different tasks.
+type Store interface {
+	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitDurableFunc
+	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc // stores either both records or none
+}
+
+// Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
+// during and after it. Each field has one responsibility; Runner connects the fields.
+type Runner struct {
+	alloc         atomic.Pointer[api.Allocation] // current version
+	dir           *allocdir.Dir
+	tasks         taskSet
+	envBuilders   *envBuilders
+	services      *allocServices
+	health        *healthTracker
+	clientStatus  *clientStatus
+	stopSequence  *stopSequence
+	taskRestarter *taskRestarter
+	asyncRestarts *asyncRestarts
+	allocUpdater  *allocUpdater
+	reconciler    *reconciler
+	restorer      *restorer
+	hooks         *allocHooks
+	hookBuilder   *hookBuilder
+	samplers      statsSamplers
+	timeline      *timeline.File
+	logger        hclog.Logger
+
+	done     chan struct{} // closed by Run
+	finished atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
+}
+
+// New returns a runner for an allocation. The runner does nothing before Run. New fails
+// if the allocation cannot be run.
+func New(c Config) (*Runner, error) {
+	alloc, limits := c.Alloc, c.Limits.WithDefaults()
+	group := alloc.GetTaskGroup()
+	if group == nil {
+		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
+	}
+	if c.Restored && c.TaskRecords == nil {
+		return nil, fmt.Errorf("alloc %s: no records to restore it from", alloc.ID)
+	}
+	dir, err := allocdir.New(c.AllocDirRoot, alloc.ID)
+	if err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
+	}
+	tasks := make([]taskrunner.Task, len(group.Tasks))
+	for i, t := range group.Tasks {
+		if tasks[i], err = toRunnerTask(alloc, group, t.Name, limits); err != nil {
+			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
+		}
+	}
+	r := &Runner{
+		dir:    dir,
+		tasks:  make(taskSet, len(tasks)),
+		logger: c.Logger.Named("allocrunner").With("job_id", alloc.JobID, "alloc_id", alloc.ID),
+		done:   make(chan struct{}),
+	}
+	r.alloc.Store(alloc)
+	var trace timeline.Trace
+	if c.Trace != nil {
+		trace = c.Trace(alloc)
+	}
+	r.timeline = timeline.NewFile(dir.Open, trace, r.logger)
+	r.createComponents(c, limits, tasks)
+	if c.Restored {
+		r.restorer.resumeStop()
+		r.hookBuilder.restoreNetwork()
+	}
+	r.hookBuilder.previousDataPending = !r.restorer.startedByEarlierAgent
+	if c.Hooks != nil {
+		r.hookBuilder.waitForHooks = c.Hooks.PendingLaunches(alloc)
+	}
+	if r.hookBuilder.waitForHooks == nil {
+		r.hookBuilder.attachHooks()
+	}
+	return r, nil
+}
+
+// createComponents creates the parts of the runner for New. All parts share r.tasks, whose elements are set
+// last.
+func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Task) {
+	alloc, created, changes := c.Alloc, time.Now(), newReconcileSignal()
+	network := &allocNetwork{dns: groupDNS(alloc.GetTaskGroup())}
+
+	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
+	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
+	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, network: network, tasks: make(map[string]*taskenv.Builder)}
+	r.services = newAllocServices(services.Config{
+		AllocID:          alloc.ID,
+		AllocName:        alloc.Name,
+		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
+		Env:              r.envBuilders.of,
+		Registry:         c.Services,
+		CheckResultStore: c.CheckResults,
+		Dial:             c.Dial,
+	}, r.tasks, r.logger)
+	r.health = &healthTracker{
+		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
+		reconcileSignal: changes, createTime: created, timeline: r.timeline.Recorder("", nil), logger: r.logger,
+	}
+	gates := &startGates{
+		tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
+	}
+	gates.coordinator, gates.lifecycleGroup = newLifecycle(alloc, tasks, r.logger)
+	r.clientStatus = &clientStatus{allocID: alloc.ID, network: network.apiStatus, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
+	r.allocUpdater = &allocUpdater{
+		alloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
+		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, requestStop: r.Stop, logger: r.logger,
+		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+	}
+	r.hooks = &allocHooks{
+		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.allocUpdater.stopReceived,
+		limits: limits, timeline: r.timeline.Recorder("", nil), logger: r.logger,
+	}
+	r.restorer = &restorer{
+		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, startGates: gates,
+		status: r.clientStatus, stopSequence: r.stopSequence, limits: limits, logger: r.logger, done: make(chan struct{}),
+	}
+	if c.Restored {
+		r.restorer.records = c.TaskRecords
+	}
+	r.taskRestarter = &taskRestarter{
+		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
+		stopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
+		callPreTaskRestartHooks: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
+		semaphore: make(chan struct{}, 1),
+	}
+	r.asyncRestarts = &asyncRestarts{logger: r.logger}
+	r.reconciler = &reconciler{
+		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, taskRestarter: r.taskRestarter, allocUpdater: r.allocUpdater,
+		reconcileSignal: changes, reportStatus: c.ReportStatus,
+	}
+	r.samplers = make(statsSamplers)
+	for i, task := range tasks {
+		env := r.envBuilders.addTask(task.Name, c.HostEnv)
+		r.tasks[i] = taskrunner.New(taskrunner.Config{
+			Alloc:     toTaskRunnerAlloc(alloc, alloc.GetTaskGroup()),
+			Task:      task,
+			TaskDir:   r.dir.Task(task.Name),
+			Env:       env,
+			StartGate: gates.of(task),
+			Driver: func(ctx context.Context) (driver.Driver, error) {
+				return c.Drivers.Driver(ctx, task.Driver)
+			},
+			Store:           taskStore{c.Store, alloc.ID, task.Name},
+			Notify:          changes.requestReconcile,
+			HookLimits:      limits.hookLimits(),
+			Timeline:        r.timeline.Recorder(task.Name, env.Redact),
+			Restored:        r.restorer.readTask(task.Name),
+			RecoveryTracker: c.RecoveryTracker,
+			EndTask:         c.EndTask,
+			AwaitExit:       c.AwaitExit,
+			Logger:          r.logger,
+		})
+		r.samplers[task.Name] = runnerhooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
+	}
+	r.hookBuilder = &hookBuilder{
+		config: c, limits: limits, dir: r.dir, tasks: r.tasks, envBuilders: r.envBuilders, alloc: r.Alloc, services: r.services, health: r.health,
+		samplers: r.samplers, status: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredHooks: r.restorer.attachments,
+		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
+	}
+}
+
+// Done returns a channel that is closed when Run has returned.
+func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// Finished reports whether Run has returned because no task, hook or cleanup of the allocation remains.
+// It is false when the agent shuts down and leaves the allocation running.
+func (r *Runner) Finished() bool { return r.finished.Load() }
+
+// Restored returns a channel that is closed when the tasks that an earlier agent left running accept
+// requests.
+func (r *Runner) Restored() <-chan struct{} { return r.restorer.done }
+
+// AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
+// the cause. It does not wait for tasks that have ended and whose driver has not destroyed them yet;
+// destroying reports whether there is such a task.
+func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
+	for _, t := range r.tasks {
+		select {
+		case <-t.Done():
+		case <-t.Destroying():
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+	return !r.tasks.allEnded(), nil
+}
+
+// Dir returns the directory of the allocation.
+func (r *Runner) Dir() *allocdir.Dir { return r.dir }
+
+// Timeline returns the time line of the allocation.
+func (r *Runner) Timeline() *timeline.File { return r.timeline }
+
+// Alloc returns the current version of the allocation. It must not be changed.
+func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
+
+// Status returns the current status of the allocation.
+func (r *Runner) Status() StatusUpdate { return r.clientStatus.current() }
+
+// Run blocks until the allocation has ended, including its poststop tasks: all tasks
+// have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
+// as they are. When ctx is done with any other cause, Run first stops the allocation as
+// Stop does; that takes as long as its tasks are allowed to take, unless Kill is
+// called. Run waits for all goroutines that the runner has started.
+func (r *Runner) Run(ctx context.Context) {
+	defer close(r.done)
+	defer r.timeline.Flush()
+	if !r.restorer.startedByEarlierAgent {
+		r.recordPeriod(timeline.Placement, "", false)
+	}
+	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
+	r.asyncRestarts.allowRestarts(untilShutdown)
+	defer r.asyncRestarts.end()
+	defer r.stopSequence.end()
+
+	// A context.AfterFunc instead of a goroutine waits for ctx, because most allocations are never
+	// stopped.
+	defer callAfterDone(ctx, func() {
+		if errors.Is(context.Cause(ctx), ErrShutdown) {
+			r.stopSequence.shutdown()
+		} else {
+			r.Stop()
+		}
+	})()
+	preKilled := false
+	stopped := callAfterDone(untilStop, func() {
+		if r.restorer.startedByEarlierAgent {
+			<-r.hookBuilder.hooksAttached // the stop calls the hooks of running tasks, which must be attached
+		}
+		preKilled = r.stopSequence.run(untilKill)
+	})
+
+	var runWG sync.WaitGroup
+	runWG.Go(func() {
+		restored := r.restorer.run(untilKill)
+		if r.restorer.startedByEarlierAgent {
+			r.hookBuilder.awaitRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
+			close(r.restorer.done)
+		} else {
+			close(r.restorer.done)
+			r.hookBuilder.awaitHooks(untilStop)
+		}
+		if restored {
+			r.setup(untilStop)
+		}
+		for _, t := range r.tasks {
+			runWG.Go(func() {
+				defer r.reconciler.reconcileSignal.requestReconcile()
+				t.Run(untilShutdown)
+			})
+		}
+	})
+	uncanceled := context.WithoutCancel(ctx)
+	r.reconciler.watch(uncanceled, r.restorer.done)
+	runWG.Wait()
+	close(r.stopSequence.shutdownDelay.tasksEnded)
+
+	preKilled = stopped() && preKilled
+	if untilShutdown.Err() != nil {
+		r.hooks.shutdown(uncanceled)
+	} else {
+		r.finished.Store(true)
+		if !preKilled {
+			r.hooks.preKill(uncanceled)
+		}
+		point := failpoint.EnterStep(failpoint.StepPostrun)
+		r.hooks.postrun(uncanceled)
+		point.Leave()
+	}
+	r.reconciler.reconcile() // reports the final status after the watch loop has returned
+	if r.finished.Load() {
+		status := r.Status().ClientStatus
+		r.recordPeriod(timeline.Lifetime, status, status == api.AllocClientStatusFailed)
+	}
+}
+
+// recordPeriod records the time from the placement of the allocation until now.
+func (r *Runner) recordPeriod(name, result string, failed bool) {
+	r.timeline.Recorder("", nil).RecordAlloc(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
+}
+
+// setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
+// they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
+func (r *Runner) setup(untilStop context.Context) {
+	restored := r.restorer.startedByEarlierAgent
+	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
+		return // no task needs the setup, and stopSequence handles a stop
+	}
+	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
+		for _, t := range r.tasks {
+			t.Kill(event(t))
+		}
+	}
+	noEvent := func(*taskrunner.Runner) *api.TaskEvent { return nil }
+	if r.Alloc().ServerTerminalStatus() {
+		kill(noEvent)
+		return
+	}
+	if !restored {
+		if err := r.tasks.prepareTasks(untilStop); err != nil && untilStop.Err() == nil {
+			r.logger.Error("alloc not added", "error", err)
+			r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			kill(noEvent)
+			return
+		}
+	}
+	err := r.hooks.prerun(untilStop, restored)
+	switch {
+	case r.stopSequence.isRequested() && restored:
+	case r.stopSequence.isRequested():
+		kill(r.stopSequence.killingEvent)
+	case err != nil && untilStop.Err() == nil:
+		r.logger.Error("alloc not set up", "error", err)
+		r.tasks.emitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+		kill(noEvent)
+	}
+}
+
+// onlyPoststopRemains reports whether only poststop tasks remain.
+func (r *Runner) onlyPoststopRemains() bool {
+	_, finished := evaluateSiblings(r.tasks.siblingStates(r.Status().TaskStates))
+	return finished
+}
+
+// Update passes a newer version of the allocation to the runner. It does not block. A version that is
+// desired to stop stops the tasks. A version may be skipped if a newer one follows; an older version is
+// never applied after a newer one. The caller must not change the version afterwards.
+func (r *Runner) Update(alloc *api.Allocation) {
+	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
+		r.skipShutdownDelay()
+	}
+	r.allocUpdater.put(alloc)
+}
+
+// skipShutdownDelay skips the shutdown delays of the current or a later stop.
+func (r *Runner) skipShutdownDelay() {
+	r.stopSequence.shutdownDelay.skip()
+	for _, t := range r.tasks {
+		t.SkipShutdownDelay()
+	}
+}
+
+// Stop requests the end of the allocation: its tasks are killed in kill order, and its poststop tasks
+// run. It does not block.
+func (r *Runner) Stop() { r.stopSequence.request(stopReason{}) }
+
+// Kill ends the allocation. It calls no hooks, respects no kill order and no delay, and runs no
+// poststop tasks. It does not block.
+func (r *Runner) Kill() { r.stopSequence.forceKill() }
+
+// Purge is called when the job of the allocation was purged: a task that is being
+// stopped while its driver is unavailable is ended without the driver. It does not
+// block.
+func (r *Runner) Purge() {
+	for _, t := range r.tasks {
+		t.Purge()
+	}
+}
+
+// stopForMaxRunDuration sets the client status to complete, whatever the results of the
+// tasks, and stops the allocation without running its poststop tasks.
+func (r *Runner) stopForMaxRunDuration() {
+	r.clientStatus.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+	r.stopSequence.request(stopReason{text: model.MaxRunDurationExceeded})
+	r.stopSequence.killPoststop()
+}
+
+// Destroy removes the resources of the allocation from the node. It must not be called before
+// Run has returned. It may be called again after an error.
+func (r *Runner) Destroy(ctx context.Context) error {
+	if r.hooks.currentChain() == nil {
+		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so it does not wait until the hooks are known
+	}
+	r.timeline.Close() // its file is removed with the directory
+	return r.hooks.destroy(ctx)
+}
+
+// PluginsLeftRunning returns the plugins that the running tasks need, after the agent's
+// shutdown has ended Run.
+func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
+	var neededPlugins []supervisor.PluginKey
+	for _, t := range r.tasks {
+		if t.Running() || t.IsDestroyPending() {
+			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
+		}
+	}
+	if len(neededPlugins) > 0 {
+		for _, name := range r.hooks.pluginNames() {
+			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		}
+	}
+	return neededPlugins
+}
+
+// NeedsPlugin reports whether a task uses the given driver, or the given hook is attached.
+func (r *Runner) NeedsPlugin(what supervisor.PluginKey) bool {
+	if what.Type == base.TypeHook {
+		return r.hooks.needsPluginHook(what.Name)
+	}
+	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
+}

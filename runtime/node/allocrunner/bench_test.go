@@ -1,0 +1,43 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+// BenchmarkNoOpAlloc measures the cost of an allocation of one task without the driver:
+// directories, hooks, environment, events.
+func BenchmarkNoOpAlloc(b *testing.B) {
+	job := parseJob(b, job("batch", `task "web" {
+		driver = "fake"
+		config { run_for = "0s" }
+	}`))
+	root := b.TempDir() + "/allocs"
+	w := newFakeDrivers()
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		alloc := newAllocation(job)
+		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
+		n++
+		r, err := New(Config{
+			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
+			Services: new(servicestest.Registry), AllocDirRoot: root, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.Run(context.Background())
+		if r.Status().ClientStatus != "complete" {
+			b.Fatal(r.Status().ClientDescription)
+		}
+		if err := r.Destroy(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,575 @@
+package allocrunner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+)
+
+// fakeTaskBehaviour is the config block of tasks of the fake driver. It describes how a task behaves.
+type fakeTaskBehaviour struct {
+	RunFor        string   `codec:"run_for"`        // duration of a run; if empty, the process runs until it is stopped
+	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself; later runs continue until they are stopped
+	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
+	ExitSignal    int      `codec:"exit_signal"`    //
+	ExitError     string   `codec:"exit_error"`     //
+	OOMKilled     bool     `codec:"oom_killed"`     // each run ends because of its memory limit
+	StartErrors   []string `codec:"start_errors"`   // errors of the starts in their order; the last one repeats
+	Recoverable   bool     `codec:"recoverable"`    // the errors in start_errors are recoverable
+	Exhausted     bool     `codec:"exhausted"`      // the errors in start_errors mean that no descriptor is free
+	StartFor      string   `codec:"start_for"`      // duration of a start
+	IgnoreSignals bool     `codec:"ignore_signals"` // the process ends only with SIGKILL
+	StopErrors    int      `codec:"stop_errors"`    // number of failing stops
+	Unrecovered   bool     `codec:"unrecovered"`    // RecoverTask fails
+	StartsAnyway  bool     `codec:"starts_anyway"`  // the process runs although its start fails
+	Unreported    bool     `codec:"unreported"`     // WaitTask does not return when the process ends
+	Args          []string `codec:"args"`           // not used by the driver; for tests of interpolation
+}
+
+var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
+	"run_for":        hclspec.Attr("run_for", "string", false),
+	"once":           hclspec.Attr("once", "bool", false),
+	"exit_codes":     hclspec.Attr("exit_codes", "list(number)", false),
+	"exit_signal":    hclspec.Attr("exit_signal", "number", false),
+	"oom_killed":     hclspec.Attr("oom_killed", "bool", false),
+	"exit_error":     hclspec.Attr("exit_error", "string", false),
+	"start_errors":   hclspec.Attr("start_errors", "list(string)", false),
+	"recoverable":    hclspec.Attr("recoverable", "bool", false),
+	"exhausted":      hclspec.Attr("exhausted", "bool", false),
+	"start_for":      hclspec.Attr("start_for", "string", false),
+	"ignore_signals": hclspec.Attr("ignore_signals", "bool", false),
+	"stop_errors":    hclspec.Attr("stop_errors", "number", false),
+	"unrecovered":    hclspec.Attr("unrecovered", "bool", false),
+	"starts_anyway":  hclspec.Attr("starts_anyway", "bool", false),
+	"unreported":     hclspec.Attr("unreported", "bool", false),
+	"args":           hclspec.Attr("args", "list(string)", false),
+})
+
+// fakeDrivers contains the fake processes of a test, which continue when their plugin exits.
+type fakeDrivers struct {
+	capabilities      driver.Capabilities
+	networkOverride   *driver.NetworkOverride // returned by each start
+	findsUnknownTasks bool                    // plugins of this world find processes that they have not started, as drivers of package sdk do
+	keepsStarts       bool                    // a start goes on after its caller has gone, as with package sdk
+	diesAfterStart    bool                    // the first plugin process dies before it returns from StartTask
+	returnsNoHandles  bool                    // InspectTask returns no handle, as drivers that are not made with package sdk do
+	forgetsTasks      bool                    // plugins of this world do not know tasks that an earlier plugin has started
+
+	mu                   sync.Mutex
+	recoveryInconclusive bool // RecoverTask cannot determine whether a task exists
+	plugin               *fakePlugin
+	pluginCount          int                           // number of plugin processes so far
+	tasks                map[string]*fakeTask          // by id, until destroyed
+	startCounts          map[string]int                // number of starts by task
+	successfulRunCounts  map[string]int                // by task: number of runs that ended successfully by themselves
+	lastConfigs          map[string]*driver.TaskConfig // last config of each task
+	calls                []driverCall                  // calls of StopTask, DestroyTask and other methods
+	startTime            time.Time
+
+	// checkStart, if set, is called with mu held before a task starts. It returns the text of a rule
+	// violation, or "".
+	checkStart       func(task string, alive []string) string
+	violations       []string
+	recoveryDuration time.Duration                          // duration of RecoverTask
+	onExit           func(task string, r driver.ExitResult) // called at the end of each process; may be nil
+}
+
+func newFakeDrivers() *fakeDrivers {
+	return &fakeDrivers{
+		tasks:               make(map[string]*fakeTask),
+		startCounts:         make(map[string]int),
+		successfulRunCounts: make(map[string]int),
+		lastConfigs:         make(map[string]*driver.TaskConfig),
+		startTime:           time.Now(),
+	}
+}
+
+// Driver implements Drivers.
+func (w *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, error) {
+	if name != "fake" {
+		return nil, fmt.Errorf("no driver %q", name)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.plugin == nil {
+		w.pluginCount++
+		w.plugin = &fakePlugin{drivers: w, exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
+	}
+	return w.plugin, nil
+}
+
+// DriverRemembersTasks implements recoveryCapabilities.
+func (w *fakeDrivers) DriverRemembersTasks(string) bool { return !w.forgetsTasks }
+
+// DriverFindsLostTasks implements recoveryCapabilities.
+func (w *fakeDrivers) DriverFindsLostTasks(string) bool { return w.findsUnknownTasks }
+
+// killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
+func (w *fakeDrivers) killPlugin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.tasks, func(_ string, t *fakeTask) bool { return t.Unrecovered })
+	if w.plugin != nil {
+		close(w.plugin.exited)
+		w.plugin = nil
+	}
+}
+
+func (w *fakeDrivers) recordCall(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, driverCall{time.Since(w.startTime), fmt.Sprintf(format, args...)})
+}
+
+// driverCall is a recorded call of a driver method.
+type driverCall struct {
+	at      time.Duration
+	summary string
+}
+
+func (c driverCall) String() string {
+	return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary)
+}
+
+// recordedCalls returns the calls of one driver method. Calls at the same time are sorted by their
+// text.
+func (w *fakeDrivers) recordedCalls(method string) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	calls := slices.Clone(w.calls)
+	slices.SortStableFunc(calls, func(a, b driverCall) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.summary, b.summary))
+	})
+	for _, c := range calls {
+		if strings.HasPrefix(c.summary, method+" ") {
+			found = append(found, c.String())
+		}
+	}
+	return found
+}
+
+func (w *fakeDrivers) lastConfig(task string) *driver.TaskConfig {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lastConfigs[task]
+}
+
+func (w *fakeDrivers) aliveTasks() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []string
+	for id, t := range w.tasks {
+		if !isClosed(t.exited) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// fakeTask is a process.
+type fakeTask struct {
+	fakeTaskBehaviour
+	exited     chan struct{}
+	once       sync.Once
+	result     driver.ExitResult
+	stopErrors int
+	saw        func(driver.ExitResult) // may be nil
+}
+
+func (t *fakeTask) exit(r driver.ExitResult) {
+	t.once.Do(func() {
+		t.result = r
+		if t.saw != nil {
+			t.saw(r)
+		}
+		close(t.exited)
+	})
+}
+
+func nth[T any](list []T, n int) (v T) {
+	if len(list) > 0 {
+		v = list[min(n, len(list)-1)]
+	}
+	return v
+}
+
+func mustParseDuration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// fakePlugin is a process of the fake driver's plugin.
+type fakePlugin struct {
+	driver.Driver // nil: methods that the tests do not need panic
+	drivers       *fakeDrivers
+	exited        chan struct{}
+	knownTasks    map[string]bool // guarded by world.mu
+	pendingStarts map[string]bool // starts in progress; guarded by world.mu
+}
+
+func (p *fakePlugin) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return fakeTaskConfigSpec, nil
+}
+
+func (p *fakePlugin) Capabilities(context.Context) (*driver.Capabilities, error) {
+	c := p.drivers.capabilities
+	return &c, nil
+}
+
+func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	var b fakeTaskBehaviour
+	if err := hclspec.Unmarshal(config.DriverConfig, &b); err != nil {
+		return nil, nil, err
+	}
+	w := p.drivers
+	w.mu.Lock()
+	n := w.startCounts[config.Name]
+	w.startCounts[config.Name]++
+	w.lastConfigs[config.Name] = config
+	p.pendingStarts[config.ID] = true
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(p.pendingStarts, config.ID)
+	}()
+	if w.keepsStarts {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if b.StartFor != "" {
+		select {
+		case <-time.After(mustParseDuration(b.StartFor)):
+		case <-p.exited:
+			return nil, nil, driver.ErrPluginDown
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	if isClosed(p.exited) {
+		return nil, nil, driver.ErrPluginDown
+	}
+	failure := nth(b.StartErrors, n)
+	if failure != "" && !b.StartsAnyway {
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable, ResourceExhausted: b.Exhausted}
+	}
+	t := &fakeTask{fakeTaskBehaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
+	if w.onExit != nil {
+		t.saw = func(r driver.ExitResult) { w.onExit(config.Name, r) }
+	}
+	if b.RunFor != "" && (n == 0 || !b.ExitOnce) {
+		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal, OOMKilled: b.OOMKilled}
+		if b.ExitError != "" {
+			result.Err = errors.New(b.ExitError)
+		}
+		time.AfterFunc(mustParseDuration(b.RunFor), func() {
+			if !isClosed(t.exited) && result.Successful() {
+				w.mu.Lock()
+				w.successfulRunCounts[config.Name]++
+				w.mu.Unlock()
+			}
+			t.exit(result)
+		})
+	}
+	w.mu.Lock()
+	if w.checkStart != nil {
+		var aliveTasks []string
+		for id, t := range w.tasks {
+			if !isClosed(t.exited) {
+				aliveTasks = append(aliveTasks, strings.Split(id, "/")[1])
+			}
+		}
+		if wrong := w.checkStart(config.Name, aliveTasks); wrong != "" {
+			w.violations = append(w.violations, wrong)
+		}
+	}
+	w.tasks[config.ID] = t
+	p.knownTasks[config.ID] = true
+	w.mu.Unlock()
+	w.recordCall("StartTask %s", config.Name)
+	if w.diesAfterStart && n == 0 {
+		w.killPlugin()
+		return nil, nil, driver.ErrPluginDown
+	}
+	if failure != "" {
+		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable, ResourceExhausted: b.Exhausted}
+	}
+	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, w.networkOverride, nil
+}
+
+func (p *fakePlugin) findTask(id string) (*fakeTask, error) {
+	if isClosed(p.exited) {
+		return nil, driver.ErrPluginDown
+	}
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	t := p.drivers.tasks[id]
+	if t == nil || !p.knownTasks[id] {
+		return nil, driver.ErrTaskNotFound
+	}
+	return t, nil
+}
+
+func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	t, err := p.findTask(id)
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	status := &driver.TaskStatus{ID: id}
+	switch {
+	case errors.Is(err, driver.ErrTaskNotFound) && p.pendingStarts[id] && !p.drivers.returnsNoHandles:
+		status.Start = &driver.StartStatus{Phase: driver.StartPending}
+	case errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks:
+		status.Start = &driver.StartStatus{Phase: driver.StartNotFound}
+	case err != nil:
+		return nil, err
+	default:
+		status.State = driver.TaskRunning
+		if isClosed(t.exited) {
+			status.State = driver.TaskExited
+		}
+		if !p.drivers.returnsNoHandles {
+			handle := &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: id}, State: driver.TaskRunning}
+			status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+		}
+	}
+	return status, nil
+}
+
+func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
+	if isClosed(p.exited) {
+		return driver.ErrPluginDown
+	}
+	p.drivers.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
+	time.Sleep(p.drivers.recoveryDuration)
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	t := p.drivers.tasks[h.Config.ID]
+	if p.drivers.recoveryInconclusive {
+		return driver.Recoverable(errors.New("too many open files"))
+	}
+	if t == nil && h.Version == 0 {
+		return driver.ErrTaskNotFound // the start was not executed
+	}
+	if t == nil || t.Unrecovered {
+		return errors.New("nothing to recover")
+	}
+	p.knownTasks[h.Config.ID] = true
+	return nil
+}
+
+func (p *fakePlugin) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+	t, err := p.findTask(id)
+	if err != nil {
+		return nil, err
+	}
+	exited := t.exited
+	if t.Unreported {
+		exited = nil
+	}
+	select {
+	case <-exited:
+		r := t.result
+		return &r, nil
+	case <-p.exited:
+		return nil, driver.ErrPluginDown
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *fakePlugin) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+	t, err := p.findTask(id)
+	if err != nil {
+		return err
+	}
+	p.drivers.recordCall("StopTask %s timeout=%v signal=%q", strings.Split(id, "/")[1], timeout, signal)
+	p.drivers.mu.Lock()
+	t.stopErrors--
+	fails := t.stopErrors >= 0
+	p.drivers.mu.Unlock()
+	if fails {
+		return errors.New("cannot stop")
+	}
+	if t.IgnoreSignals && signal != "SIGKILL" {
+		select {
+		case <-time.After(timeout):
+		case <-t.exited:
+		case <-p.exited:
+			return driver.ErrPluginDown
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		signal = "SIGKILL"
+	}
+	if signal == "" {
+		signal = "SIGINT"
+	}
+	n := int(unix.SignalNum(signal))
+	t.exit(driver.ExitResult{ExitCode: 128 + n, Signal: n})
+	return nil
+}
+
+func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error {
+	t, err := p.findTask(id)
+	if errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks {
+		return p.destroyAllProcesses(id)
+	}
+	if err != nil {
+		return err
+	}
+	if !isClosed(t.exited) {
+		if !force {
+			return errors.New("task still runs")
+		}
+		t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+	}
+	p.drivers.recordCall("DestroyTask %s", strings.Split(id, "/")[1])
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	delete(p.drivers.tasks, id)
+	return nil
+}
+
+// destroyAllProcesses ends the processes of all starts of a task, whatever their ids.
+func (p *fakePlugin) destroyAllProcesses(id string) error {
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	err := driver.ErrTaskNotFound
+	for other, t := range p.drivers.tasks {
+		if strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1]) {
+			t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
+			delete(p.drivers.tasks, other)
+			err = nil
+		}
+	}
+	return err
+}
+
+func (p *fakePlugin) SignalTask(_ context.Context, id, signal string) error {
+	if _, err := p.findTask(id); err != nil {
+		return err
+	}
+	p.drivers.recordCall("SignalTask %s %s", strings.Split(id, "/")[1], signal)
+	return nil
+}
+
+func (p *fakePlugin) ExecTask(_ context.Context, id string, command []string, _ time.Duration) (*driver.ExecResult, error) {
+	if _, err := p.findTask(id); err != nil {
+		return nil, err
+	}
+	return &driver.ExecResult{Stdout: []byte(strings.Join(command, " ")), Exit: driver.ExitResult{ExitCode: 3}}, nil
+}
+
+func (p *fakePlugin) ExecTaskStreaming(_ context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
+	if _, err := p.findTask(id); err != nil {
+		return nil, err
+	}
+	fmt.Fprint(exec.Stdout, strings.Join(exec.Command, " "))
+	return &driver.ExitResult{ExitCode: 4}, nil
+}
+
+func (p *fakePlugin) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	t, err := p.findTask(id)
+	if err != nil {
+		return nil, err
+	}
+	stream := make(chan *driver.TaskStats)
+	go func() { // returns when the process or the plugin has ended or ctx is done
+		defer close(stream)
+		for n := uint64(1); ; n++ {
+			s := &driver.TaskStats{Timestamp: time.Now()}
+			s.Total.Memory.RSS = n
+			select {
+			case stream <- s:
+			case <-t.exited:
+				return
+			case <-p.exited:
+				return
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-time.After(interval):
+			case <-t.exited:
+				return
+			case <-p.exited:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return stream, nil
+}
+
+// fakeLogs is a log collector that records its calls.
+type fakeLogs struct {
+	mu                sync.Mutex
+	startedTasks      map[string]logs.Task
+	stopCounts        map[string]int
+	endedTasks        map[string]bool // by task: the argument of the last call of Stop
+	remainingFailures int             // number of failing starts
+}
+
+func newFakeLogs() *fakeLogs {
+	return &fakeLogs{startedTasks: make(map[string]logs.Task), stopCounts: make(map[string]int), endedTasks: make(map[string]bool)}
+}
+
+func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.remainingFailures > 0 {
+		l.remainingFailures--
+		return "", "", errors.New("no collector")
+	}
+	l.startedTasks[t.Name] = t
+	return t.Dir + "/." + t.Name + ".stdout.fifo", t.Dir + "/." + t.Name + ".stderr.fifo", nil
+}
+
+func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endedTasks[task] = ended
+	l.stopCounts[task]++
+	return nil
+}
+
+func (l *fakeLogs) Finish(ctx context.Context, t logs.Task, ended bool) error {
+	return l.Stop(ctx, t.AllocID, t.Name, ended)
+}
+
+func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.startedTasks), maps.Clone(l.stopCounts)
+}
+
+func (p *fakePlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	if isClosed(p.exited) {
+		return nil, false, driver.ErrPluginDown
+	}
+	p.drivers.recordCall("CreateNetwork %s", hostname)
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: "/netns/" + allocID}, true, nil
+}
+
+func (p *fakePlugin) DestroyNetwork(_ context.Context, _ string, isolation *driver.NetworkIsolation) error {
+	if isClosed(p.exited) {
+		return driver.ErrPluginDown
+	}
+	p.drivers.recordCall("DestroyNetwork %s", isolation.Path)
+	return nil
+}

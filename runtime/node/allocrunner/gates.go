@@ -1,0 +1,183 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// startGates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
+// again, restart together, or can no longer start.
+type startGates struct {
+	coordinator     *lifecycle.Coordinator
+	lifecycleGroup  *lifecycle.Group // nil if the group uses no lifecycle extensions
+	tasks           taskSet
+	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
+	stopRequested   func() bool // stopped reports whether a stop was requested
+	reconcileSignal *reconcileSignal
+	createTime      time.Time // see lastStartTime
+}
+
+// of returns the gate of a task.
+func (g *startGates) of(task taskrunner.Task) taskrunner.StartGate {
+	if g.lifecycleGroup == nil {
+		return g.coordinator.Gate(task.Stage())
+	}
+	return startGate{g, task.Name}
+}
+
+// startGate is the gate of one task of a group that uses lifecycle extensions. A task that waits at its gate
+// evaluates the rules of the group itself, so that the latest states of the tasks are included.
+// Otherwise a task that restarts without delay would start before reconcile has found that other tasks
+// must run first.
+type startGate struct {
+	startGates *startGates
+	task       string
+}
+
+func (g startGate) Wait(ctx context.Context) error {
+	for {
+		reconciled := g.startGates.reconcileSignal.nextReconcile()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if g.startGates.mayStart(g.task) {
+			return nil
+		}
+		select {
+		case <-reconciled:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (g *startGates) mayStart(task string) bool {
+	facts, _ := g.taskFacts(g.snapshot())
+	phase := g.coordinator.Phase()
+	// After a stop was requested, only poststop tasks may start.
+	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.lifecycleGroup.MayStart(phase, task, facts)
+}
+
+// taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
+// when the results of checks change that the rules use.
+func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
+	var results []services.CheckResult
+	if g.lifecycleGroup.WaitsForHealth() {
+		results, _, checks = g.checkResults()
+	}
+	facts = make(map[string]lifecycle.TaskFacts, len(now.taskStates))
+	for name, s := range now.taskStates {
+		f := newTaskFacts(s, now.killedTasks[name])
+		f.Healthy = passesChecks(results, name, lastStartTime(s, g.createTime))
+		facts[name] = f
+	}
+	return facts, checks
+}
+
+func newTaskFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
+	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
+}
+
+// passesChecks reports whether the task has health checks and all of them have passed since
+// the task was started.
+func passesChecks(results []services.CheckResult, task string, since time.Time) bool {
+	hasCheck := false
+	for _, c := range results {
+		if c.For != task || c.IsReadiness() {
+			continue
+		}
+		if c.Status != services.StatusSuccess || c.RunStarted.Before(since) {
+			return false
+		}
+		hasCheck = true
+	}
+	return hasCheck
+}
+
+// openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
+// the tasks whose start condition can no longer become true. The returned channel is closed when check
+// results change on which a gate depends.
+func (g *startGates) openReadyGates(now tasksSnapshot) (checks <-chan struct{}) {
+	g.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
+	if g.lifecycleGroup == nil {
+		return nil
+	}
+	facts, checks := g.taskFacts(now)
+	g.endUnstartableTasks(facts)
+	return checks
+}
+
+func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State {
+	states := make(map[string]lifecycle.State, len(tasks))
+	for name, s := range tasks {
+		states[name] = lifecycle.StateOf(s.State, s.Failed)
+	}
+	return states
+}
+
+// endUnstartableTasks ends the tasks whose start condition can no longer become true: a
+// poststop task is skipped, any other task fails.
+func (g *startGates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
+	phase := g.coordinator.Phase()
+	for _, t := range g.tasks {
+		if after, lost := g.lifecycleGroup.FailedDependency(phase, t.Name(), facts); lost {
+			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
+			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
+		}
+	}
+}
+
+// snapshot returns the current states of the tasks. Tasks that must run again have the state pending:
+// otherwise a group whose main task has just ended would seem to be complete.
+func (g *startGates) snapshot() tasksSnapshot {
+	now := g.tasks.snapshot()
+	if g.lifecycleGroup == nil || g.stopRequested() {
+		return now
+	}
+	facts := make(map[string]lifecycle.TaskFacts, len(now.taskStates))
+	for name, s := range now.taskStates {
+		facts[name] = newTaskFacts(s, now.killedTasks[name])
+	}
+	now.tasksToRerun = g.lifecycleGroup.TasksToRerun(facts)
+	for name := range now.tasksToRerun {
+		model.ResetTask(now.taskStates[name])
+		now.taskStates[name].State = model.TaskPending
+	}
+	return now
+}
+
+// rerunTasks runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
+// the restart includes these tasks.
+func (g *startGates) rerunTasks(reruns map[string]string) {
+	if g.coordinator.Phase() == lifecycle.PhaseInit {
+		return
+	}
+	for _, t := range g.tasks {
+		if main, ok := reruns[t.Name()]; ok {
+			t.Rerun(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
+		}
+	}
+}
+
+// restartDependents returns the running tasks that must restart because of another task, and the name
+// of that other task for each.
+func (g *startGates) restartDependents() map[string]string {
+	if g.lifecycleGroup == nil || g.lifecycleGroup.Restart == lifecycle.OneForOne || g.stopRequested() {
+		return nil
+	}
+	facts, _ := g.taskFacts(g.snapshot())
+	names := g.lifecycleGroup.TasksToRestart(facts)
+	for _, t := range g.tasks {
+		if !t.Restartable() {
+			delete(names, t.Name()) // the task is being stopped already, or the agent is shutting down
+		}
+	}
+	return names
+}

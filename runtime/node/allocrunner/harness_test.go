@@ -1,0 +1,248 @@
+package allocrunner
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+var nullLogger = hclog.NewNullLogger()
+
+const testAllocID = "11111111-2222-3333-4444-555555555555"
+
+// parseJob parses a job whose tasks use the fake driver.
+func parseJob(t testing.TB, text string) *api.Job {
+	t.Helper()
+	file, diags := jobspec.Parse(jobspec.Source{Name: "job.nomad.hcl", Text: []byte(text)})
+	if diags.HasErrors() {
+		t.Fatalf("parse job: %v\n%s", diags, text)
+	}
+	model.Canonicalize(file.Job)
+	return file.Job
+}
+
+// newAllocation returns an allocation of the first group of a job.
+func newAllocation(job *api.Job) *api.Allocation {
+	group := job.TaskGroups[0]
+	alloc := &api.Allocation{
+		ID:            testAllocID,
+		Name:          fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Namespace:     "default",
+		NodeID:        "node-id",
+		NodeName:      "node-name",
+		JobID:         *job.ID,
+		Job:           job,
+		TaskGroup:     *group.Name,
+		DesiredStatus: api.AllocDesiredStatusRun,
+		ClientStatus:  api.AllocClientStatusPending,
+		CreateTime:    time.Now().UnixNano(),
+		AllocatedResources: &api.AllocatedResources{
+			Tasks: make(map[string]*api.AllocatedTaskResources),
+		},
+	}
+	for _, t := range group.Tasks {
+		alloc.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
+			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
+		}
+	}
+	return alloc
+}
+
+// harness runs one allocation with its own fake processes.
+type harness struct {
+	*Runner
+	t         *testing.T
+	drivers   *fakeDrivers
+	logs      *fakeLogs
+	startTime time.Time
+
+	cancel context.CancelCauseFunc // cancels the context that Run was called with
+
+	mu              sync.Mutex
+	reportedUpdates []StatusUpdate
+}
+
+// startHarness runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
+// runner is stopped at the end of the test at the latest.
+func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
+	t.Helper()
+	h := &harness{t: t, drivers: newFakeDrivers(), logs: newFakeLogs(), startTime: time.Now()}
+	c := Config{
+		Alloc: newAllocation(job),
+		Node: taskenv.Node{NodeFacts: model.NodeFacts{
+			ID: "node-id", Name: "node-name", Datacenter: "dc1", Region: "global", Pool: "default",
+			Attributes: map[string]string{"kernel.name": "linux"},
+		}},
+		Drivers:      h.drivers,
+		Logs:         h.logs,
+		Services:     new(servicestest.Registry),
+		AllocDirRoot: t.TempDir() + "/allocs",
+		ReportStatus: h.report,
+		Logger:       nullLogger,
+	}
+	if mangle != nil {
+		mangle(&c)
+	}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Runner = r
+	ctx, cancel := context.WithCancelCause(context.Background())
+	h.cancel = cancel
+	go r.Run(ctx)
+	t.Cleanup(func() {
+		r.Kill()
+		h.wait()
+		cancel(nil)
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if alive := h.drivers.aliveTasks(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
+			t.Errorf("processes left: %v", alive)
+		}
+	})
+	return h
+}
+
+func (h *harness) report(u StatusUpdate) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reportedUpdates = append(h.reportedUpdates, u)
+}
+
+// advance sleeps for d, and then waits until all goroutines are blocked.
+func (h *harness) advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// wait waits until Run has returned. It has a timeout because synctest does not detect a deadlock while
+// hooks wake up every second.
+func (h *harness) wait() {
+	h.t.Helper()
+	select {
+	case <-h.Done():
+		synctest.Wait()
+	case <-time.After(2 * time.Hour):
+		h.t.Fatalf("the allocation does not end\n%s", h.transcript())
+	}
+}
+
+func (h *harness) lastUpdate() StatusUpdate {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reportedUpdates[len(h.reportedUpdates)-1]
+}
+
+// transcript returns the history of the allocation and of each task. Of several changes of the
+// allocation at the same time, it contains only the last one.
+func (h *harness) transcript() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintln(&b, "alloc")
+	said := ""
+	for i, u := range h.reportedUpdates {
+		if i+1 < len(h.reportedUpdates) && h.reportedUpdates[i+1].Time.Equal(u.Time) {
+			continue
+		}
+		if text := u.ClientStatus + ", " + u.ClientDescription; text != said {
+			fmt.Fprintf(&b, "  %-6s %s\n", h.at(u.Time), text)
+			said = text
+		}
+	}
+	last := h.reportedUpdates[len(h.reportedUpdates)-1]
+	for _, t := range h.tasks {
+		h.describeTask(&b, t.Name(), last.TaskStates[t.Name()])
+	}
+	if calls := append(h.drivers.recordedCalls("StopTask"), h.drivers.recordedCalls("SignalTask")...); len(calls) > 0 {
+		fmt.Fprintf(&b, "driver\n  %s\n", strings.Join(calls, "\n  "))
+	}
+	return b.String()
+}
+
+func (h *harness) describeTask(b *strings.Builder, name string, s *api.TaskState) {
+	facts := []string{s.State}
+	if s.Failed {
+		facts = append(facts, "failed")
+	}
+	if s.Restarts > 0 {
+		facts = append(facts, fmt.Sprintf("restarts %d", s.Restarts))
+	}
+	if !s.StartedAt.IsZero() {
+		facts = append(facts, "started "+h.at(s.StartedAt))
+	}
+	if !s.FinishedAt.IsZero() {
+		facts = append(facts, "finished "+h.at(s.FinishedAt))
+	}
+	fmt.Fprintf(b, "%s (%s)\n", name, strings.Join(facts, ", "))
+	for _, e := range s.Events {
+		text := strings.TrimRight(e.DisplayMessage, "\n")
+		fmt.Fprintf(b, "  %-6s %s: %s\n", h.at(time.Unix(0, e.Time)), e.Type, strings.ReplaceAll(text, "\n", "\n         "))
+	}
+}
+
+func (h *harness) at(t time.Time) string {
+	return "+" + t.Sub(h.startTime).Round(time.Millisecond).String()
+}
+
+// taskEventTypes returns the types of a task's events.
+func (h *harness) taskEventTypes(task string) []string {
+	t, ok := h.tasks.findByName(task)
+	if !ok {
+		h.t.Fatalf("no task %q", task)
+	}
+	var eventTypes []string
+	for _, e := range t.State().Events {
+		eventTypes = append(eventTypes, e.Type)
+	}
+	return eventTypes
+}
+
+func (h *harness) taskState(task string) *api.TaskState {
+	t, ok := h.tasks.findByName(task)
+	if !ok {
+		h.t.Fatalf("no task %q", task)
+	}
+	return t.State()
+}
+
+// fixedHookFactory is a HookFactory of fixed hooks.
+type fixedHookFactory struct {
+	alloc []runnerhooks.Hook
+	task  []runnerhooks.Hook
+}
+
+func (e fixedHookFactory) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return newHookEntries(e.alloc)
+}
+func (e fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return newHookEntries(e.task)
+}
+
+func (fixedHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return nil
+}
+
+func newHookEntries(list []runnerhooks.Hook) (ordered []runnerhooks.OrderedHook) {
+	for _, h := range list {
+		ordered = append(ordered, runnerhooks.OrderedHook{Order: runnerhooks.OrderPlugin, Hook: h})
+	}
+	return ordered
+}

@@ -1,0 +1,223 @@
+package allocrunner
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/health"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+)
+
+// Health is the health of an allocation in its deployment. The caller copies Healthy and Time to the
+// DeploymentStatus of the allocation as long as DeploymentID matches. The runner treats canaries like
+// other allocations.
+type Health struct {
+	DeploymentID string // id of the deployment; empty for an allocation without one
+	Healthy      bool
+	Time         time.Time
+}
+
+// healthTracker records the health of the current version of an allocation. Its methods
+// may be called concurrently.
+type healthTracker struct {
+	alloc           func() *api.Allocation // alloc returns the current version of the allocation
+	tasks           taskSet
+	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
+	stopRequested   func() bool // stopped reports whether a stop was requested
+	reconcileSignal *reconcileSignal
+	createTime      time.Time // see lastStartTime
+	timeline        timeline.Recorder
+	logger          hclog.Logger
+
+	mu          sync.Mutex
+	verdict     *Health            // nil until known
+	reporters   []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
+	hookReports hookReports
+}
+
+// hookReports are the hooks' reports about the health of one version of the allocation.
+type hookReports struct {
+	deploymentID string // deployment of the version
+	byHook       map[string]health.Hook
+}
+
+// addReporter adds a hook that may report health.
+func (h *healthTracker) addReporter(r runnerhooks.Hook) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reporters = append(h.reporters, r)
+}
+
+// setHookHealth implements [Runner.SetHookHealth].
+func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) {
+	h.mu.Lock()
+	// The version is read under the lock, so that a report about an earlier version
+	// never replaces the reports about a later one.
+	if deployment := h.alloc().DeploymentID; h.hookReports.byHook == nil || h.hookReports.deploymentID != deployment {
+		h.hookReports = hookReports{deployment, make(map[string]health.Hook)}
+	}
+	if !h.hookReports.byHook[name].Unhealthy {
+		h.hookReports.byHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	}
+	h.mu.Unlock()
+	h.reconcileSignal.requestReconcile()
+}
+
+// hookHealth returns the health reports of the hooks, and an empty report for each hook
+// that has not reported yet.
+func (h *healthTracker) hookHealth() (list []health.Hook) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	reports := make(map[string]health.Hook)
+	if h.hookReports.deploymentID == h.alloc().DeploymentID {
+		maps.Copy(reports, h.hookReports.byHook)
+	}
+	for _, r := range h.reporters {
+		if _, reported := reports[r.Name()]; !reported && r.ReportsHealth() {
+			reports[r.Name()] = health.Hook{Name: r.Name()}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		list = append(list, reports[name])
+	}
+	return list
+}
+
+// newHook returns the builtin hook that watches the health of the allocation. status returns the
+// current status of the allocation.
+func (h *healthTracker) newHook(status func() StatusUpdate) *runnerhooks.Health {
+	var nextReconcile <-chan struct{}
+	return runnerhooks.NewHealth(runnerhooks.HealthConfig{
+		Params: func() (health.Params, bool) {
+			alloc := h.alloc()
+			if h.of(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+				return health.Params{}, false
+			}
+			return healthParams(alloc)
+		},
+		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+			if nextReconcile == nil || isClosed(nextReconcile) {
+				nextReconcile = h.reconcileSignal.nextReconcile()
+			}
+			snapshot, checks := h.snapshot(status())
+			return snapshot, nextReconcile, checks
+		},
+		OnVerdict: h.set,
+	})
+}
+
+// snapshot returns the data from which the health is decided. The channel is closed when check results
+// change.
+func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan struct{}) {
+	alloc := h.alloc()
+	s := health.Snapshot{
+		Now:         time.Now(),
+		Stopping:    alloc.ServerTerminalStatus() || h.stopRequested(),
+		AllocFailed: status.ClientStatus == api.AllocClientStatusFailed,
+		Hooks:       h.hookHealth(),
+	}
+	for _, t := range h.tasks {
+		task, state := t.Task(), status.TaskStates[t.Name()]
+		s.Tasks = append(s.Tasks, health.Task{
+			Name:    task.Name,
+			Hook:    task.Hook,
+			Sidecar: task.Sidecar,
+			Pending: state.State == model.TaskPending,
+			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
+			Failed:  state.Failed,
+			Started: lastStartTime(state, h.createTime),
+		})
+	}
+	results, ready, changed := h.checkResults()
+	s.ChecksMissing = !ready && hasChecks(alloc)
+	for _, c := range results {
+		s.Checks = append(s.Checks, health.Check{
+			Task:       c.Task,
+			Service:    c.Service,
+			Name:       c.Check,
+			Readiness:  c.IsReadiness(),
+			Passing:    c.Status == services.StatusSuccess,
+			Pending:    c.RunStarted.IsZero(),
+			Output:     services.FailureText(&c.AllocCheckStatus),
+			LastRun:    c.RunStarted,
+			LastChange: c.StatusSince,
+		})
+	}
+	return s, changed
+}
+
+// lastStartTime returns when a task was last started. If the stored time is in the future, it comes from an
+// earlier agent whose clock was ahead: then lastStartTime returns the time at which the runner was created,
+// because the task has run at least since then.
+func lastStartTime(s *api.TaskState, created time.Time) time.Time {
+	if s.StartedAt.After(time.Now()) {
+		return created
+	}
+	return s.StartedAt
+}
+
+// healthEvents are the names of the events in the time line. They are not events of a task.
+var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", health.Unhealthy: "Alloc Unhealthy"}
+
+// set records whether the allocation is healthy. An allocation that was stopped before it was healthy
+// is recorded as unhealthy, without an event.
+func (h *healthTracker) set(v health.Verdict) {
+	deployment := h.alloc().DeploymentID
+	if v.State == health.Stopped && deployment == "" {
+		return
+	}
+	h.mu.Lock()
+	h.verdict = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
+	h.mu.Unlock()
+	if name := healthEvents[v.State]; name != "" {
+		h.timeline.RecordEvent(name, "", time.Now())
+	}
+	if v.State == health.Unhealthy && deployment != "" {
+		h.logger.Info("alloc unhealthy", "deployment_id", deployment)
+		for _, t := range h.tasks {
+			if reason := v.Why[t.Name()]; reason != "" {
+				t.EmitEvent(model.EventAllocUnhealthy(reason))
+			}
+		}
+	}
+	h.reconcileSignal.requestReconcile()
+}
+
+// of returns the recorded health of a version of the allocation, or nil if none is recorded.
+func (h *healthTracker) of(alloc *api.Allocation) *Health {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.healthLocked(alloc)
+}
+
+func (h *healthTracker) healthLocked(alloc *api.Allocation) *Health {
+	if h.verdict == nil || h.verdict.DeploymentID != alloc.DeploymentID {
+		return nil
+	}
+	return h.verdict
+}
+
+// reportedHealth returns the health of an allocation with a client status. An allocation that
+// failed before its health was watched is unhealthy.
+func (h *healthTracker) reportedHealth(clientStatus string) *Health {
+	alloc := h.alloc()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v := h.healthLocked(alloc); v != nil {
+		return v
+	}
+	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
+	if clientStatus != api.AllocClientStatusFailed || alloc.DeploymentID == "" || known {
+		return nil
+	}
+	h.verdict = &Health{DeploymentID: alloc.DeploymentID, Time: time.Now()}
+	return h.verdict
+}

@@ -1,0 +1,167 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+)
+
+// allocHooks calls the hooks of an allocation.
+type allocHooks struct {
+	alloc         func() *api.Allocation // alloc returns the current version of the allocation
+	envBuilders   *envBuilders
+	tasks         taskSet
+	stopRequested <-chan struct{} // closed when the stop of the allocation is requested
+	stopAnnounced <-chan struct{} // closed before a version of the allocation that stops it is applied
+	limits        Limits
+	timeline      timeline.Recorder
+	logger        hclog.Logger
+
+	mu          sync.Mutex
+	chain       *runnerhooks.Chain // nil until attached
+	pluginHooks map[string]bool    // names of the hooks that the HookFactory has created
+}
+
+// currentChain returns the hooks of the allocation, or nil until they are known.
+func (a *allocHooks) currentChain() *runnerhooks.Chain {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.chain
+}
+
+// setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
+func (a *allocHooks) setHooks(list []runnerhooks.OrderedHook) map[string]string {
+	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: a.limits.hookLimits(), EmitEvent: a.tasks.emitEvent, Timeline: a.timeline, Logger: a.logger}, list)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.chain = chain
+	return chain.Attachments()
+}
+
+// addPlugin records that the allocation or one of its tasks needs the hook of the given name from the
+// HookFactory.
+func (a *allocHooks) addPlugin(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pluginHooks == nil {
+		a.pluginHooks = make(map[string]bool)
+	}
+	a.pluginHooks[name] = true
+}
+
+// needsPluginHook reports whether addPlugin was called with the name.
+func (a *allocHooks) needsPluginHook(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pluginHooks[name]
+}
+
+// pluginNames returns the names that were passed to addPlugin.
+func (a *allocHooks) pluginNames() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.pluginHooks))
+}
+
+// prerun calls the Prerun hooks in order, up to the first error. restored means that an
+// earlier agent has started the allocation.
+func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
+	var alloc *api.Allocation
+	var env map[string]string // of alloc
+	return runnerhooks.CallUntilError(untilStop, a.currentChain(), hook.Prerun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+		if now := a.alloc(); now != alloc {
+			alloc, env = now, a.envBuilders.allocEnv().Vars()
+		}
+		point := failpoint.EnterStep(failpoint.StepPrerun)
+		defer point.Leave()
+		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: toHookAlloc(a.alloc()), Env: env})
+	}, func(err error) bool { return restored && a.keepTasksAfterPrerunError(err) })
+}
+
+// contextUntilStop returns a context that is canceled with the parent, and also when the allocation is stopped
+// or about to be stopped, so that hooks that hang do not delay the stop. The caller must call the
+// returned function.
+func (a *allocHooks) contextUntilStop(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var waiterWG sync.WaitGroup
+	waiterWG.Go(func() {
+		select {
+		case <-a.stopRequested:
+		case <-a.stopAnnounced:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+	return ctx, func() {
+		cancel()
+		waiterWG.Wait()
+	}
+}
+
+// keepTasksAfterPrerunError reports whether tasks that an earlier agent started continue although a prerun
+// hook has failed. They do if the hook's plugin is unavailable, or if the agent has no free file
+// descriptors.
+func (a *allocHooks) keepTasksAfterPrerunError(err error) bool {
+	if !errors.As(err, new(*runnerhooks.UnavailableError)) && !osprocess.IsResourceExhausted(err) {
+		return false
+	}
+	_, err = a.tasks.runningTasks("")
+	return err == nil
+}
+
+func (a *allocHooks) update(ctx context.Context) {
+	ctx, end := a.contextUntilStop(ctx)
+	defer end()
+	runnerhooks.CallEach(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: toHookAlloc(a.alloc()), Env: a.envBuilders.allocEnv().Vars()})
+	})
+}
+
+func (a *allocHooks) preTaskRestart(ctx context.Context) {
+	ctx, end := a.contextUntilStop(ctx)
+	defer end()
+	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: toHookAlloc(a.alloc())})
+	})
+}
+
+func (a *allocHooks) preKill(ctx context.Context) {
+	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: toHookAlloc(a.alloc())})
+	})
+}
+
+func (a *allocHooks) postrun(ctx context.Context) {
+	runnerhooks.CallEach(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: toHookAlloc(a.alloc())})
+	})
+}
+
+func (a *allocHooks) shutdown(ctx context.Context) {
+	runnerhooks.CallEach(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: toHookAlloc(a.alloc())})
+	})
+}
+
+// destroy calls the Destroy hooks.
+func (a *allocHooks) destroy(ctx context.Context) error {
+	return runnerhooks.CallAndJoinErrors(ctx, a.currentChain(), hook.Destroy, func(ctx context.Context, h runnerhooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
+		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: toHookAlloc(a.alloc())})
+		if err != nil {
+			err = fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err)
+		}
+		return response, err
+	})
+}

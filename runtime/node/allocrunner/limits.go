@@ -1,0 +1,60 @@
+package allocrunner
+
+import (
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+)
+
+// Limits are the agent's limits for tasks. A zero value means the default.
+type Limits struct {
+	MaxKillTimeout     time.Duration     // maximum of kill_timeout; default 30 s
+	StatsInterval      time.Duration     // interval between samples of resource usage; default 1 s
+	PrerunDeadline     time.Duration     // deadline of one Prerun or Prestart hook; default 1 min
+	HookDeadline       time.Duration     // deadline of all other hooks; default 10 s
+	RestartDeadline    time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
+	UserDenylist       []string          // users that no task may have; default root, Administrator
+	UserCheckedDrivers []string          // drivers that UserDenylist applies to; default exec, qemu, java
+	DownloadUIDs       idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
+	NodeCPU            int64             // usable MHz of the node; 0 means unknown
+	ChrootEnv          map[string]string // files of the host that tasks with isolation chroot see; see allocdir.TaskOptions; default Nomad's
+	NomadFileModes     bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
+
+	// FileOperations limits the number of operations that open files at one time; nil means no limit.
+	FileOperations *descriptors.Limiter
+}
+
+// WithDefaults returns the limits with the defaults in place of zero values.
+func (l Limits) WithDefaults() Limits {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&l.MaxKillTimeout, 30 * time.Second},
+		{&l.StatsInterval, time.Second},
+		{&l.PrerunDeadline, time.Minute},
+		{&l.HookDeadline, 10 * time.Second},
+		{&l.RestartDeadline, 10 * time.Minute},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if l.ChrootEnv == nil {
+		l.ChrootEnv = allocdir.DefaultChrootEnv()
+	}
+	if l.UserDenylist == nil {
+		l.UserDenylist = []string{"root", "Administrator"}
+	}
+	if l.UserCheckedDrivers == nil {
+		l.UserCheckedDrivers = []string{"exec", "qemu", "java"}
+	}
+	return l
+}
+
+func (l Limits) hookLimits() runnerhooks.CallLimits {
+	return runnerhooks.CallLimits{StartPoints: l.PrerunDeadline, OtherPoints: l.HookDeadline, Operations: l.FileOperations}
+}

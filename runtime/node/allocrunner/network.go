@@ -1,0 +1,166 @@
+package allocrunner
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/netfiles"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// allocNetwork is the network namespace that the tasks of an allocation share. Its methods may be called
+// concurrently.
+type allocNetwork struct {
+	dns     *api.DNSConfig                     // dns block of the group
+	created atomic.Pointer[state.AllocNetwork] // nil until the namespace exists, and if there is none
+}
+
+// apiStatus returns the network of the allocation as clients see it.
+func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
+	status := &api.AllocNetworkStatus{DNS: n.dns}
+	created := n.created.Load()
+	if created == nil || created.Status == nil {
+		return status
+	}
+	status.InterfaceName, status.Address, status.AddressIPv6 = created.Status.Interface, created.Status.Address, created.Status.AddressIPv6
+	if dns := n.taskDNS(); dns != nil {
+		status.DNS = &api.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+	}
+	return status
+}
+
+// taskDNS returns the DNS settings of the tasks: those of the group, with the lists of the network in place
+// of empty ones. It returns nil if the settings of the machine count.
+func (n *allocNetwork) taskDNS() *driver.DNSConfig {
+	own, created := dnsConfig(n.dns), n.created.Load()
+	if created == nil || created.Status == nil || created.Status.DNS == nil {
+		return own
+	}
+	if own == nil {
+		return created.Status.DNS
+	}
+	merged := netfiles.Resolver(*own).Or(netfiles.Resolver(*created.Status.DNS))
+	return (*driver.DNSConfig)(&merged)
+}
+
+// envStatus returns the network of the allocation for the environments of its tasks; nil if it has no
+// namespace with an address.
+func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
+	created := n.created.Load()
+	if created == nil || created.Status == nil {
+		return nil
+	}
+	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: cmp.Or(created.Status.Address, created.Status.AddressIPv6)}
+}
+
+// networkHook returns the hook for the network of the allocation, nil if its tasks use the network
+// of the host.
+func (b *hookBuilder) networkHook() runnerhooks.Hook {
+	network := model.GroupNetwork(b.config.Alloc.GetTaskGroup())
+	if network == nil || b.config.Host.Networks == nil {
+		return nil
+	}
+	tasks := make([]runnerhooks.NetworkTask, len(b.tasks))
+	for i, t := range b.tasks {
+		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, Capabilities: func(ctx context.Context) (driver.Capabilities, error) {
+			err := t.Prepare(ctx)
+			return t.Capabilities(), err
+		}}
+	}
+	return runnerhooks.NewNetwork(runnerhooks.NetworkConfig{
+		Manager: b.config.Host.Networks,
+		Request: func() state.AllocNetwork {
+			return newNetworkRequest(b.alloc(), network, b.hooks.envBuilders.allocEnv())
+		},
+		Tasks:     tasks,
+		Reuse:     b.config.Restored && !b.config.Rebooted,
+		Set:       b.setNetwork,
+		EmitEvent: b.tasks.emitEvent,
+	})
+}
+
+// newNetworkRequest returns the network that a job asks for.
+func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
+	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
+	if granted := a.AllocatedResources; granted != nil {
+		named := namedNetworkPorts(granted.Shared.Networks)
+		for _, p := range granted.Shared.Ports {
+			to := p.To
+			if to <= 0 {
+				to = p.Value
+			}
+			port := state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to}
+			if named[p.Label] {
+				port.HostIP = p.HostIP
+			}
+			request.Ports = append(request.Ports, port)
+		}
+	}
+	if model.IsCNI(network.Mode) {
+		request.CNIArgs = newCNIArgs(a, network.CNI, env)
+	}
+	return request
+}
+
+// namedNetworkPorts returns the labels of the ports on host networks other than the default.
+func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
+	named := make(map[string]bool)
+	for _, n := range networks {
+		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			named[port.Label] = !model.IsOnDefaultHostNetwork(port)
+		}
+	}
+	return named
+}
+
+// newCNIArgs returns the arguments for CNI plugins. Those of the job cannot replace those that identify it.
+func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
+	args := make(map[string]string)
+	if cni != nil {
+		for key, value := range cni.Args {
+			args[key] = env.Replace(value)
+		}
+	}
+	maps.Copy(args, map[string]string{
+		"NOMAD_ALLOC_ID":   a.ID,
+		"NOMAD_GROUP_NAME": a.TaskGroup,
+		"NOMAD_JOB_ID":     a.JobID,
+		"NOMAD_NAMESPACE":  a.Namespace,
+		"NOMAD_REGION":     valueOrZero(a.Job.Region),
+	})
+	return args
+}
+
+// restoreNetwork passes the network that an earlier agent has created to the tasks, because an
+// allocation that is being stopped calls no Prerun hook before its poststop tasks.
+func (b *hookBuilder) restoreNetwork() {
+	if b.config.Host.Networks == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
+		return
+	}
+	if existing := b.config.Host.Networks.Existing(b.config.Alloc.ID); existing != nil {
+		b.setNetwork(existing)
+	}
+}
+
+// setNetwork passes a network to all tasks; nil means that they need no isolation.
+func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
+	var isolation *driver.NetworkIsolation
+	if network != nil {
+		isolation = network.Isolation
+	}
+	b.envBuilders.network.created.Store(network)
+	dns := b.envBuilders.network.taskDNS()
+	for _, t := range b.tasks {
+		t.SetNetwork(isolation, dns)
+	}
+	b.envBuilders.refresh()
+}

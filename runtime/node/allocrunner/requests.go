@@ -1,0 +1,213 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// This file holds the requests of users and of hooks in plugins.
+
+// These are the errors of requests. The HTTP API returns them unchanged, and clients compare the texts.
+var (
+	ErrNotRunning = taskrunner.ErrNotRunning
+	//lint:ignore ST1005 Nomad's clients match on the text
+	ErrTaskNotFound   = errors.New("Task not found")
+	ErrShouldNotRun   = errors.New("restart of an alloc that should not run")
+	errDeadlinePassed = errors.New("a task did not end in time")
+)
+
+// UnknownTaskError returns the error for a restart of a task that the allocation does not
+// have.
+func UnknownTaskError(name string) error {
+	//lint:ignore ST1005 Nomad's clients match on the text
+	return fmt.Errorf("Could not find task runner for task: %s", name)
+}
+
+// RestartTask restarts one running task. It returns when the old process has exited.
+func (r *Runner) RestartTask(ctx context.Context, name string) error {
+	return r.taskRestarter.restartTask(ctx, name)
+}
+
+// RestartRunning restarts the running tasks concurrently. It returns when the old
+// processes have exited.
+func (r *Runner) RestartRunning(ctx context.Context) error {
+	return r.taskRestarter.restartRunning(ctx)
+}
+
+// RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
+// in kill order, and they start in the order of the lifecycle. It returns when the old processes have
+// exited. If a task does not exit, RestartAll fails the allocation.
+func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAll(ctx) }
+
+// RestartWithReason restarts the named task, or all running tasks if task is empty. reason is shown in
+// the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
+// restart policy.
+func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
+	tasks, err := r.tasks.runningTasks(task)
+	if err != nil {
+		return err
+	}
+	return r.asyncRestarts.start(tasks, reason, failure)
+}
+
+// Signal sends a signal to one task, or to all running tasks if task is empty.
+func (r *Runner) Signal(ctx context.Context, task, signal string) error {
+	if err := r.restorer.awaitRestored(ctx); err != nil {
+		return err
+	}
+	if task != "" {
+		t, ok := r.tasks.findByName(task)
+		if !ok {
+			return ErrTaskNotFound
+		}
+		return t.Signal(ctx, model.EventSignaling(signal), signal)
+	}
+	var errs []error
+	reached := 0
+	for _, t := range r.tasks {
+		err := t.Signal(ctx, model.EventSignaling(signal), signal)
+		switch {
+		case err == nil:
+			reached++
+		case !errors.Is(err, ErrNotRunning):
+			//lint:ignore ST1005 Nomad's clients match on the text
+			errs = append(errs, fmt.Errorf("Failed to signal task: %s, err: %w", t.Name(), err))
+		}
+	}
+	if reached == 0 && len(errs) == 0 {
+		return ErrNotRunning
+	}
+	return errors.Join(errs...)
+}
+
+// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. reason
+// is shown in the task events.
+func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
+	tasks, err := r.tasks.runningTasks(task)
+	if err != nil {
+		return err
+	}
+	return tasks.forEachParallel(func(t *taskrunner.Runner) error {
+		return t.Signal(ctx, model.EventSignalingReason(signal, reason), signal)
+	})
+}
+
+// KillWithReason kills the named task as failed, or all tasks that are not dead if task is empty.
+// reason is shown in the task events.
+func (r *Runner) KillWithReason(task, reason string) error {
+	found := task == ""
+	for _, t := range r.tasks {
+		if task == "" || t.Name() == task {
+			found = true
+			t.Kill(model.EventKillingReason(reason, true))
+		}
+	}
+	if !found {
+		return ErrTaskNotFound
+	}
+	return nil
+}
+
+// Exec runs a command in the context of a task, and collects its output.
+func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	t, ok := r.tasks.findByName(task)
+	if !ok {
+		return nil, ErrTaskNotFound
+	}
+	if err := r.restorer.awaitRestored(ctx); err != nil {
+		return nil, err
+	}
+	return t.Exec(ctx, command, timeout)
+}
+
+// ExecStreaming runs a command in the context of a task with streamed input and
+// output, and blocks until the command has exited.
+func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
+	t, ok := r.tasks.findByName(task)
+	if !ok {
+		return nil, ErrTaskNotFound
+	}
+	if err := r.restorer.awaitRestored(ctx); err != nil {
+		return nil, err
+	}
+	return t.ExecStreaming(ctx, exec)
+}
+
+// TaskEvent adds a driver's event to the events of a task. It reports whether the event
+// was for a task of this allocation.
+func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
+	t, ok := r.tasks.findByName(e.TaskName)
+	if !ok || e.AllocID != r.Alloc().ID {
+		return false
+	}
+	if e.Annotations[driver.OnceAnnotation] == "" {
+		t.EmitEvent(model.EventDriverMessage(e.Message, e.Annotations, e.Timestamp))
+		return true
+	}
+	annotations := maps.Clone(e.Annotations)
+	delete(annotations, driver.OnceAnnotation)
+	t.EmitEventOnce(model.EventDriverMessage(e.Message, annotations, e.Timestamp))
+	return true
+}
+
+// EmitEvent adds an event to a task, or to all tasks if task is empty.
+func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
+	if task == "" {
+		r.tasks.emitEvent(event)
+		return nil
+	}
+	t, ok := r.tasks.findByName(task)
+	if !ok {
+		return ErrTaskNotFound
+	}
+	t.EmitEvent(event)
+	return nil
+}
+
+// TaskDone returns a channel that is closed when the task has ended for good. It
+// returns nil for an unknown task.
+func (r *Runner) TaskDone(task string) <-chan struct{} {
+	if t, ok := r.tasks.findByName(task); ok {
+		return t.Done()
+	}
+	return nil
+}
+
+// Interpolate replaces the variable references in a text by their current values.
+func (r *Runner) Interpolate(task, text string) string { return r.envBuilders.of(task).Replace(text) }
+
+// Checks returns the results of the allocation's checks, in a fixed order.
+func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
+
+// SetHookHealth records a hook's report about the health of the current version of the allocation.
+// Unhealthy is final.
+func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
+	r.health.setHookHealth(name, healthy, reason)
+}
+
+// Stats returns the latest samples of one task, or of all tasks if task is empty. For
+// an unknown task the result is empty. Samples are taken only while Stats is called
+// regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
+// the drivers.
+func (r *Runner) Stats(ctx context.Context, task string) Stats {
+	return r.samplers.stats(ctx, r.tasks, task)
+}
+
+// SampleTaskStats requests resource usage samples of a task from the driver, as
+// [taskrunner.Runner.SampleStats].
+func (r *Runner) SampleTaskStats(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
+	t, ok := r.tasks.findByName(task)
+	if !ok {
+		return nil, nil, ErrTaskNotFound
+	}
+	return t.SampleStats(ctx, interval)
+}

@@ -1,0 +1,273 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// taskRestarter makes the restarts that users, hooks, checks and restart groups request. Only one caller at
+// a time restarts several tasks. Its methods may be called concurrently.
+type taskRestarter struct {
+	tasks                   taskSet
+	startGates              *startGates
+	status                  *clientStatus
+	stopSequence            *stopSequence
+	reconcileSignal         *reconcileSignal
+	awaitRestored           func(context.Context) error // waits until the tasks of an earlier agent are restored
+	stopDesired             func() bool                 // reports whether the current version of the allocation is desired to stop
+	done                    <-chan struct{}             // closed by Run
+	callPreTaskRestartHooks func(context.Context)       // calls the PreTaskRestart hooks
+	reregisterServices      func()                      // registers the group's services that hooks have deregistered
+	timeout                 time.Duration               // timeout until all tasks are down in a restart of several tasks
+
+	semaphore chan struct{} // contains a value while several tasks are restarted
+}
+
+// restartTask implements [Runner.RestartTask].
+func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
+	t, ok := r.tasks.findByName(name)
+	if !ok {
+		return UnknownTaskError(name)
+	}
+	if err := r.awaitRestored(ctx); err != nil {
+		return err
+	}
+	if !isClosed(r.done) && !t.Running() {
+		return ErrNotRunning // this error has precedence over errors about the state of the allocation
+	}
+	if err := r.checkRestartAllowed(); err != nil {
+		return err
+	}
+	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
+}
+
+// restartRunning implements [Runner.RestartRunning].
+func (r *taskRestarter) restartRunning(ctx context.Context) error {
+	if err := r.acquireSemaphore(ctx); err != nil {
+		return err
+	}
+	defer r.releaseSemaphore()
+	defer r.reregisterServices()
+	r.callPreTaskRestartHooks(ctx)
+	r.stopSequence.shutdownDelay.wait(ctx)
+	if r.stopSequence.isRequested() {
+		return ErrShouldNotRun
+	}
+	return r.tasks.forEachParallel(func(t *taskrunner.Runner) error {
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
+	})
+}
+
+// restartAll implements [Runner.RestartAll].
+func (r *taskRestarter) restartAll(ctx context.Context) error {
+	if err := r.acquireSemaphore(ctx); err != nil {
+		return err
+	}
+	defer r.releaseSemaphore()
+	r.startGates.coordinator.Restart()
+	defer r.reregisterServices()
+	r.callPreTaskRestartHooks(ctx)
+	r.stopSequence.shutdownDelay.wait(ctx)
+	if r.stopSequence.isRequested() {
+		return ErrShouldNotRun
+	}
+
+	// A cancellation after this line would leave the tasks blocked at closed gates.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.timeout, errDeadlinePassed)
+	defer cancel()
+	if err := r.restartInKillOrder(ctx); err != nil {
+		err = fmt.Errorf("restart all tasks: %w", err)
+		r.failAlloc(err)
+		return err
+	}
+	return nil
+}
+
+// restartInKillOrder restarts running and dead tasks in kill order, until all tasks are down at the same time
+// and the lifecycle starts again.
+func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
+	for tasks := r.tasks; ; {
+		reconciled := r.reconcileSignal.nextReconcile()
+		// Dead tasks are rerun first: the restart of a running task could rerun a dead one, with an
+		// event that names the running task as the reason.
+		order := tasks.killOrder()
+		for i := range order {
+			order[i] = slices.DeleteFunc(order[i], func(t *taskrunner.Runner) bool {
+				return t.Rerun(model.EventRestartSignal(model.RestartAllReason))
+			})
+		}
+		for _, wave := range order {
+			err := wave.forEachParallel(func(t *taskrunner.Runner) error {
+				event := model.EventRestartSignal(model.RestartAllReason)
+				if t.Rerun(event) {
+					return nil // the task had ended, and runs again
+				}
+				return ignoreNotRunning(t.Restart(ctx, event, false))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		r.reconcileSignal.requestReconcile()
+		var err error
+		if tasks, err = r.waitRestarted(ctx, reconciled); len(tasks) == 0 {
+			return err
+		}
+	}
+}
+
+// waitRestarted waits until all tasks are down and the lifecycle starts again, or until the allocation
+// has ended. It returns the tasks that run nevertheless, because they were starting when their gates
+// were closed, and the tasks that have ended since: between the exit of a process and the state dead, a
+// task can neither be restarted nor rerun. Only these tasks must be restarted once more; the other tasks start
+// after that.
+func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
+	for len(again) == 0 {
+		select {
+		case <-reconciled:
+		case <-r.stopSequence.requested:
+			return nil, nil // the stop ends the remaining tasks
+		case <-r.done:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		reconciled = r.reconcileSignal.nextReconcile()
+		for _, t := range r.tasks {
+			if t.Running() || t.Rerunnable() {
+				again = append(again, t)
+			}
+		}
+		// Phase is called last, because a gate that opened in between may have let tasks start, and end.
+		if r.startGates.coordinator.Phase() != lifecycle.PhaseInit {
+			return nil, nil
+		}
+	}
+	return again, nil
+}
+
+// restartGroup restarts in kill order the tasks that must restart because of other tasks. Their gates
+// stay closed until all of them are down. A task that does not exit fails the allocation, because the
+// others would wait forever.
+func (r *taskRestarter) restartGroup(ctx context.Context) {
+	if r.acquireSemaphore(ctx) != nil {
+		return
+	}
+	defer r.releaseSemaphore()
+	names := r.startGates.restartDependents() // computed now, because another restart may have included some tasks
+	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
+	limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errDeadlinePassed)
+	defer cancel()
+	kind := r.startGates.lifecycleGroup.Restart
+	for _, wave := range members.killOrder() {
+		err := wave.forEachParallel(func(t *taskrunner.Runner) error {
+			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], kind)
+			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
+		})
+		if err != nil && ctx.Err() == nil && !r.stopSequence.isRequested() {
+			r.failAlloc(fmt.Errorf("restart group %v: %w", kind, err))
+			return
+		}
+	}
+}
+
+// failAlloc fails the allocation after a restart has failed and has left tasks blocked at closed gates.
+func (r *taskRestarter) failAlloc(err error) {
+	r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
+	r.stopSequence.request(stopReason{})
+}
+
+// acquireSemaphore waits until no other caller restarts several tasks; the caller must call end.
+func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
+	if err := r.awaitRestored(ctx); err != nil {
+		return err
+	}
+	select {
+	case r.semaphore <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := r.checkRestartAllowed(); err != nil {
+		r.releaseSemaphore()
+		return err
+	}
+	return nil
+}
+
+func (r *taskRestarter) releaseSemaphore() { <-r.semaphore }
+
+// checkRestartAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
+func (r *taskRestarter) checkRestartAllowed() error {
+	status := r.status.current()
+	_, finished := evaluateSiblings(r.tasks.siblingStates(status.TaskStates))
+	if finished || status.Terminal() || r.stopSequence.isRequested() || r.stopDesired() {
+		return ErrShouldNotRun
+	}
+	return nil
+}
+
+func ignoreNotRunning(err error) error {
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	return err
+}
+
+// asyncRestarts runs restarts whose requesters do not wait for them. Run waits for them. Restarts are
+// accepted only between begin and end. The context is a field because it belongs to Run and not to the
+// requesters.
+type asyncRestarts struct {
+	logger hclog.Logger
+
+	mu         sync.Mutex
+	runCtx     context.Context // nil outside Run
+	cancel     context.CancelFunc
+	restartsWG sync.WaitGroup
+}
+
+// allowRestarts makes asyncRestarts accept restarts, which are canceled with ctx.
+func (d *asyncRestarts) allowRestarts(ctx context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.runCtx, d.cancel = context.WithCancel(ctx)
+}
+
+// end cancels the running restarts and waits for them.
+func (d *asyncRestarts) end() {
+	d.mu.Lock()
+	d.cancel()
+	d.runCtx = nil
+	d.mu.Unlock()
+	d.restartsWG.Wait()
+}
+
+// start starts the restart of tasks and does not wait for it. reason is shown in the task events. If
+// failure is set, the restarts count for the restart policy.
+func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ctx := d.runCtx
+	if ctx == nil {
+		return ErrNotRunning // Run has returned, or is about to return
+	}
+	for _, t := range tasks {
+		d.restartsWG.Go(func() {
+			err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), failure))
+			if err != nil && ctx.Err() == nil {
+				d.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)
+			}
+		})
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package allocrunner
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// allocServices registers the services of an allocation, and runs their checks.
+type allocServices struct {
+	set           *services.Set
+	groupServices *runnerhooks.GroupServices // registers the services of the group
+	tasks         taskSet
+	logger        hclog.Logger
+}
+
+// newAllocServices returns the services of an allocation. It sets the fields Restart and Logger of the
+// configuration c.
+func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *allocServices {
+	s := &allocServices{tasks: tasks, logger: logger}
+	c.Restart, c.Logger = s.restartForCheck, logger
+	s.set = services.New(c)
+	s.groupServices = runnerhooks.NewGroupServices(s.set)
+	return s
+}
+
+// checkStatuses returns the results of the checks, in a fixed order.
+func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
+	results, _, _ := s.set.Checks()
+	list := make([]api.AllocCheckStatus, len(results))
+	for i, result := range results {
+		list[i] = result.AllocCheckStatus
+	}
+	return list
+}
+
+// restartForCheck restarts the task of a failed check, or all running tasks if the check belongs to the
+// group. The restart counts as a failure.
+func (s *allocServices) restartForCheck(ctx context.Context, task, reason string) error {
+	tasks := s.tasks
+	if task != services.GroupWorkload {
+		t, ok := s.tasks.findByName(task)
+		if !ok {
+			return ErrTaskNotFound
+		}
+		tasks = taskSet{t}
+	}
+	return tasks.forEachParallel(func(t *taskrunner.Runner) error {
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+	})
+}
+
+// reregister registers the services of the group again after a restart of tasks, because hooks have
+// deregistered them for the restart.
+func (s *allocServices) reregister() {
+	if err := s.groupServices.RegisterAgain(); err != nil {
+		s.logger.Error("services of the group not registered again", "error", err)
+	}
+}

@@ -1,0 +1,350 @@
+package allocrunner
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// HookFactory creates hooks other than the builtin ones, with their order relative to
+// the builtin hooks. *pluginhooks.Set implements it.
+type HookFactory interface {
+	AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
+	TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
+
+	// PendingLaunches returns a function that blocks until AllocHooks and TaskHooks can return
+	// complete lists, and emits an event if that takes long. It returns nil if the
+	// lists are complete already. It is called before AllocHooks and TaskHooks.
+	PendingLaunches(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
+}
+
+// newLifecycle returns the coordinator of the tasks of a group, given in the order of the
+// job, and the group's lifecycle extensions, nil if it uses none.
+func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
+	stages := make([]lifecycle.Task, len(tasks))
+	for i, task := range tasks {
+		stages[i] = lifecycle.Task{Name: task.Name, Stage: task.Stage()}
+	}
+	extensions, err := model.LifecycleExtensions(alloc.Job, alloc.GetTaskGroup())
+	if err != nil {
+		// The job uses an extension that is not supported: an earlier version of this program, which
+		// did not know the key, has accepted the job.
+		logger.Error("extensions of the lifecycle are ignored", "error", err)
+	}
+	return lifecycle.New(logger, stages), extensions
+}
+
+// hookBuilder creates the hooks of an allocation and of its tasks.
+type hookBuilder struct {
+	config              Config
+	limits              Limits
+	dir                 *allocdir.Dir
+	tasks               taskSet
+	envBuilders         *envBuilders
+	alloc               func() *api.Allocation // alloc returns the current version of the allocation
+	services            *allocServices
+	health              *healthTracker
+	samplers            statsSamplers
+	status              func() StatusUpdate          // returns the current status of the allocation
+	onMaxRunExceeded    func()                       // called when max_run_duration has passed
+	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
+	previousDataPending bool                         // this allocation replaces another one, whose data has not been copied or moved yet
+	hooks               *allocHooks
+	logger              hclog.Logger
+
+	// waitForHooks blocks until the HookFactory knows all hooks; nil if it knows them already.
+	waitForHooks func(context.Context, func(*api.TaskEvent))
+
+	hooksAttached chan struct{} // closed by attach
+}
+
+// awaitHooks waits for the hooks and attaches them, if New could not because they were not known yet.
+// It blocks until they are known or contextUntilStop is done.
+func (b *hookBuilder) awaitHooks(untilStop context.Context) {
+	if b.waitForHooks == nil {
+		return
+	}
+	if !b.alloc().ServerTerminalStatus() {
+		b.waitForHooks(untilStop, b.tasks.emitEvent)
+	}
+	b.attachHooks()
+}
+
+// restoredHooksTimeout is how long a restored allocation waits until its hooks are known. A longer wait
+// is not necessary: its tasks run already, and the hooks that they had are in the records.
+const restoredHooksTimeout = 2 * time.Second
+
+// awaitRestoredHooks is like awaitHooks, but for a restored allocation: it has a timeout, and adds no event.
+func (b *hookBuilder) awaitRestoredHooks(untilStop context.Context) {
+	if b.waitForHooks == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
+	defer cancel()
+	b.waitForHooks(limited, func(*api.TaskEvent) {})
+	b.attachHooks()
+}
+
+// attachHooks creates the hooks of the allocation and of its tasks. It is called once, before
+// any hook is called.
+func (b *hookBuilder) attachHooks() {
+	lists := make([][]runnerhooks.OrderedHook, len(b.tasks))
+	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
+		lists[i] = b.taskHooks(b.tasks[i], t)
+	}
+	attachments := b.hooks.setHooks(b.allocHooks())
+	for i, t := range b.tasks {
+		t.SetHooks(lists[i], attachments)
+	}
+	close(b.hooksAttached)
+}
+
+func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
+	list := []runnerhooks.OrderedHook{
+		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
+	}
+	if users := b.config.Host.Users; users != nil && t.User == "" {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewWorkloadUser(users, runner.Capabilities, runner.SetDynamicUser, b.dir.DismissUser, b.logger)})
+	}
+	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
+		return taskDirOptions(runner, t, b.limits)
+	}, runner.EmitEvent, b.logger)})
+	if b.config.Host.Cgroups != nil {
+		cores := 0
+		if t.Resources != nil {
+			cores = valueOrZero(t.Resources.Cores)
+		}
+		if groups := b.config.Host.Cgroups(t.Driver, cores); groups != nil {
+			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
+		}
+	}
+	list = append(list, b.identityHooks(runner, t)...)
+	if factory := b.config.Hooks; factory != nil {
+		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
+	}
+	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderLogs, Hook: runnerhooks.NewLogs(b.config.Logs, func() (logs.Task, runnerhooks.OutputMode) {
+		mode := runnerhooks.OutputCollected
+		if runner.Capabilities().DisableLogCollection {
+			mode = runnerhooks.OutputReadByDriver
+		}
+		if logsDisabled(t) {
+			mode = runnerhooks.OutputDiscarded
+		}
+		return b.newLogTask(t), mode
+	}, func(stdout, stderr string) {
+		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
+	}, runner.ProcessEnded, runner.EmitEvent)})
+	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderPayload, Hook: runnerhooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
+	}
+	if find := b.config.Host.Volume; find != nil && len(t.VolumeMounts) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderVolumes, Hook: runnerhooks.NewVolumes(t.VolumeMounts, func() []model.HostVolumeRequest {
+			return model.HostVolumeRequests(b.alloc().GetTaskGroup(), b.config.Alloc.Name, &b.config.Node.NodeFacts)
+		}, find, func(text string) string { return b.envBuilders.of(t.Name).Replace(text) })})
+	}
+	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderDevices, Hook: runnerhooks.NewDevices(b.config.Host.Devices, allocated)})
+	}
+	return append(list,
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.samplers[t.Name]},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServices(b.services.set, t.Name)})
+}
+
+// identityHooks returns the hooks for the tokens and secrets of a task, and for its access to the API.
+func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
+	var list []runnerhooks.OrderedHook
+	alloc := b.config.Alloc
+	if identities := runnerhooks.ExposedIdentities(t); b.config.Identities != nil && len(identities) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewIdentity(runnerhooks.IdentityConfig{
+			Issuer: b.config.Identities, Workload: identity.NewWorkload(alloc, t.Name), Identities: identities,
+			WriteFile: func(path string, data []byte) error {
+				return b.dir.WriteTaskFile(t.Name, path, taskDirOptions(runner, t, b.limits), data)
+			},
+			SetTokens: b.envBuilders.tasks[t.Name].SetTokens,
+			Restart: func(ctx context.Context, reason string) error {
+				return ignoreNotRunning(runner.Restart(ctx, model.EventRestartSignal(reason), false))
+			},
+			Signal: func(ctx context.Context, signal, reason string) error {
+				return ignoreNotRunning(runner.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
+			},
+			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
+		})})
+	}
+	if read := b.config.Host.Variables; read != nil && len(t.Secrets) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecrets(t, alloc.Namespace, read, b.envBuilders.tasks[t.Name])})
+	}
+	if b.config.TaskAPI != nil {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskAPI(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
+			return b.dir.ListenInSecrets(t.Name, taskenv.TaskAPISocketName, taskDirOptions(runner, t, b.limits))
+		}, b.logger)})
+	}
+	return list
+}
+
+// taskDirOptions returns the options for a task directory, based on the driver
+// capabilities that are known so far.
+func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
+	o := allocdir.TaskOptions{
+		Isolation:      runner.Capabilities().FSIsolation,
+		User:           runner.Task().User,
+		AdmittedUsers:  model.AdmittedUsers(t),
+		NomadFileModes: limits.NomadFileModes,
+		ChrootEnv:      limits.ChrootEnv,
+	}
+	if t.Resources != nil {
+		o.SecretsMB = valueOrZero(t.Resources.SecretsMB)
+	}
+	return o
+}
+
+// newAttachTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
+// before are the hooks that the target had under an earlier agent.
+func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), before map[string]string) pluginhooks.AttachTarget {
+	return pluginhooks.AttachTarget{
+		AllocID: b.config.Alloc.ID, Task: task, EmitEvent: emit, PreviousAttachments: before,
+		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
+	}
+}
+
+// restoredAllocHooks returns the hooks that the allocation had under an earlier agent, with
+// their configurations.
+func (b *hookBuilder) restoredAllocHooks() map[string]string {
+	if b.config.TaskRecords == nil {
+		return nil
+	}
+	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
+}
+
+// addPluginHooks records which hooks of plugins the allocation needs, and returns list.
+func (b *hookBuilder) addPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
+	for _, o := range list {
+		b.hooks.addPlugin(o.Hook.Name())
+		b.health.addReporter(o.Hook)
+	}
+	return list
+}
+
+func (b *hookBuilder) allocHooks() []runnerhooks.OrderedHook {
+	first := []runnerhooks.Hook{
+		runnerhooks.NewAllocDir(b.dir),
+		runnerhooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
+	}
+	first = append(first, b.previousAllocHooks()...)
+	if network := b.networkHook(); network != nil {
+		first = append(first, network)
+	}
+	health := b.health.newHook(b.status)
+	first = append(first, health)
+	var hookEntries []runnerhooks.OrderedHook
+	for _, h := range first {
+		hookEntries = append(hookEntries, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: h})
+	}
+	if factory := b.config.Hooks; factory != nil {
+		hookEntries = append(hookEntries, b.addPluginHooks(factory.AllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocHooks())))...)
+	}
+	return append(hookEntries,
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.services.groupServices},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecks(b.services.set)},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.RestartHook()})
+}
+
+// previousAllocHooks creates the hooks that copy or move data from the allocation that this one
+// replaces, unless an earlier agent has done that.
+func (b *hookBuilder) previousAllocHooks() []runnerhooks.Hook {
+	id := b.config.Alloc.PreviousAllocation
+	if id == "" || !b.previousDataPending {
+		return nil
+	}
+	var previousHooks []runnerhooks.Hook
+	if previous := b.config.AllocDone; previous != nil {
+		previousHooks = append(previousHooks, runnerhooks.NewPreviousAllocWaiter(func() <-chan struct{} { return previous(id) }))
+	}
+	group := b.config.Alloc.GetTaskGroup()
+	disk := group.EphemeralDisk
+	if disk == nil || !valueOrZero(disk.Sticky) && !valueOrZero(disk.Migrate) {
+		return previousHooks
+	}
+	dir, err := allocdir.New(b.config.AllocDirRoot, id)
+	if err != nil {
+		b.logger.Error("data of the allocation before is left behind", "error", err)
+		return previousHooks
+	}
+	var tasks []string
+	for _, t := range group.Tasks {
+		tasks = append(tasks, t.Name)
+	}
+	return append(previousHooks, runnerhooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
+}
+
+// maxRunDeadline returns when the allocation must have ended, counted from its creation and
+// not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
+func maxRunDeadline(a *api.Allocation) time.Time {
+	limit := a.GetTaskGroup().MaxRunDuration
+	if jobType := valueOrZero(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
+		return time.Time{}
+	}
+	created := time.Unix(0, a.CreateTime)
+	if now := time.Now(); created.After(now) {
+		created = now // the clock was ahead when the allocation was created
+	}
+	return created.Add(*limit)
+}
+
+func logsDisabled(t *api.Task) bool {
+	return t.LogConfig != nil && valueOrZero(t.LogConfig.Disabled)
+}
+
+const (
+	defaultLogFiles = 10
+	defaultLogSize  = 10 // MB
+)
+
+func (b *hookBuilder) newLogTask(t *api.Task) logs.Task {
+	limits := logs.Limits{MaxFiles: defaultLogFiles, MaxFileSize: defaultLogSize * mebibyte}
+	if c := t.LogConfig; c != nil {
+		if c.MaxFiles != nil {
+			limits.MaxFiles = *c.MaxFiles
+		}
+		if c.MaxFileSizeMB != nil {
+			limits.MaxFileSize = int64(*c.MaxFileSizeMB) * mebibyte
+		}
+	}
+	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, Dir: b.dir.LogDir(), Stdout: limits, Stderr: limits}
+}
+
+// taskStore stores the records of one task. A nil store discards them.
+type taskStore struct {
+	store         Store
+	allocID, task string
+}
+
+func nopWaitFunc() error { return nil }
+
+func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	if s.store == nil {
+		return nopWaitFunc
+	}
+	return s.store.PutTaskState(s.allocID, s.task, state, h)
+}
+
+func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	if s.store == nil {
+		return nopWaitFunc
+	}
+	return s.store.PutTask(s.allocID, s.task, local, state, h)
+}

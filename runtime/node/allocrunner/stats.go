@@ -1,0 +1,79 @@
+package allocrunner
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+)
+
+// Stats is the resource usage of an allocation's tasks.
+type Stats struct {
+	Total     driver.Usage                 // sum over the tasks that are running
+	Tasks     map[string]*driver.TaskStats // by task: the latest sample, if there has been one
+	Timestamp time.Time                    // time of the newest sample in Total
+}
+
+// statsSamplers holds for each task the hook that samples its resource usage.
+type statsSamplers map[string]*runnerhooks.Stats
+
+// stats implements [Runner.Stats].
+func (s statsSamplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
+	samples := make([]*driver.TaskStats, len(tasks))
+	var callsWG sync.WaitGroup
+	for i, t := range tasks {
+		if task == "" || t.Name() == task {
+			callsWG.Go(func() { samples[i] = s[t.Name()].Latest(ctx) })
+		}
+	}
+	callsWG.Wait()
+
+	now := Stats{Tasks: make(map[string]*driver.TaskStats)}
+	for i, t := range tasks {
+		sample := samples[i]
+		if sample == nil {
+			continue
+		}
+		now.Tasks[t.Name()] = sample
+		if !t.Running() {
+			continue
+		}
+		addUsage(&now.Total, sample.Total)
+		if sample.Timestamp.After(now.Timestamp) {
+			now.Timestamp = sample.Timestamp
+		}
+	}
+	return now
+}
+
+func addUsage(sum *driver.Usage, u driver.Usage) {
+	c, m := &sum.CPU, &sum.Memory
+	c.System += u.CPU.System
+	c.User += u.CPU.User
+	c.Percent += u.CPU.Percent
+	c.TotalTicks += u.CPU.TotalTicks
+	c.ThrottledPeriods += u.CPU.ThrottledPeriods
+	c.ThrottledTime += u.CPU.ThrottledTime
+	c.Measured = appendMissing(c.Measured, u.CPU.Measured)
+	m.RSS += u.Memory.RSS
+	m.Cache += u.Memory.Cache
+	m.Swap += u.Memory.Swap
+	m.Usage += u.Memory.Usage
+	m.MaxUsage += u.Memory.MaxUsage
+	m.KernelUsage += u.Memory.KernelUsage
+	m.KernelMaxUsage += u.Memory.KernelMaxUsage
+	m.Measured = appendMissing(m.Measured, u.Memory.Measured)
+}
+
+// appendMissing appends those elements of more that have does not contain, in their order.
+func appendMissing(have, more []string) []string {
+	for _, s := range more {
+		if !slices.Contains(have, s) {
+			have = append(have, s)
+		}
+	}
+	return have
+}

@@ -1,0 +1,48 @@
+package allocrunner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+func TestForcedClientStatus(t *testing.T) {
+	failed := statusOverride{api.AllocClientStatusFailed, "restart failed"}
+	complete := statusOverride{api.AllocClientStatusComplete, "job ended"}
+	maxRun := statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded}
+	for _, c := range []struct {
+		name   string
+		forced []statusOverride
+		want   statusOverride
+	}{
+		{"the states of the tasks count without it", nil, statusOverride{api.AllocClientStatusRunning, "Tasks are running"}},
+		{"it is stronger than the states of the tasks", []statusOverride{failed}, failed},
+		{"the first one counts", []statusOverride{failed, complete}, failed},
+		{"max_run_duration is stronger than an earlier one", []statusOverride{failed, maxRun}, maxRun},
+		{"max_run_duration is final", []statusOverride{maxRun, failed}, maxRun},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			started := time.Now().Add(-time.Minute)
+			status := &clientStatus{
+				allocID: testAllocID,
+				network: new(allocNetwork).apiStatus,
+				snapshot: func() tasksSnapshot {
+					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
+				},
+				health:          func(status string) *Health { return &Health{DeploymentID: status} },
+				reconcileSignal: newReconcileSignal(),
+			}
+			for _, f := range c.forced {
+				status.setOverride(f)
+				<-status.reconcileSignal.reconcileRequested // each call of force requests a reconcile
+			}
+			u := status.current()
+			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
+			wantEqual(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
+			wantEqual(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())
+		})
+	}
+}

@@ -1,0 +1,248 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// stopReason is the reason of a stop that the task events show. The zero value means that a user has
+// requested the stop.
+type stopReason struct {
+	why  func() *api.TaskEvent // creates an event that each live task gets before the Killing event; nil for no event
+	text string                // text of the Killing events; if empty, the text names the kill timeout
+	// omitEvents means that the stop adds no events, because an earlier agent has added them.
+	omitEvents bool
+}
+
+// stopSequence runs the stop of an allocation, which happens once. Its methods may be called
+// concurrently.
+type stopSequence struct {
+	tasks         taskSet
+	shutdownDelay *shutdownDelay
+	preKill       func(context.Context) // calls the PreKill hooks
+
+	requested   chan struct{} // closed by the first call of request
+	forceKilled chan struct{} // closed by the first call of forceKill
+
+	mu     sync.Mutex
+	reason stopReason // set before requested is closed
+
+	// These functions cancel the contexts that begin returns; nil outside Run.
+	cancelShutdown, cancelKill, cancelStop context.CancelCauseFunc
+}
+
+func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.Context)) *stopSequence {
+	return &stopSequence{
+		tasks: tasks, shutdownDelay: delay, preKill: preKill,
+		requested: make(chan struct{}), forceKilled: make(chan struct{}),
+	}
+}
+
+// runContexts returns three contexts for Run. untilKill is derived from untilShutdown, and contextUntilStop from
+// untilKill. shutdown cancels untilShutdown, forceKill cancels untilKill, and a request of a stop
+// cancels contextUntilStop, which is used for all work before the tasks run.
+func (s *stopSequence) runContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	untilShutdown, s.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
+	untilKill, s.cancelKill = context.WithCancelCause(untilShutdown)
+	untilStop, s.cancelStop = context.WithCancelCause(untilKill)
+	if isClosed(s.forceKilled) {
+		s.cancelKill(taskrunner.ErrKilled)
+	}
+	if s.isRequested() {
+		s.cancelStop(taskrunner.ErrKilled)
+	}
+	return untilShutdown, untilKill, untilStop
+}
+
+// end cancels the contexts that begin has returned.
+func (s *stopSequence) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancelShutdown(nil) // cancels the other two contexts as well, which are derived from this one
+	s.cancelShutdown, s.cancelKill, s.cancelStop = nil, nil, nil
+}
+
+// shutdown makes Run return and leave the tasks running.
+func (s *stopSequence) shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancelShutdown != nil {
+		s.cancelShutdown(ErrShutdown)
+	}
+}
+
+// request requests the stop. Only the reason of the first request is used.
+func (s *stopSequence) request(reason stopReason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requestLocked(reason)
+	if s.cancelStop != nil {
+		s.cancelStop(taskrunner.ErrKilled)
+	}
+}
+
+func (s *stopSequence) requestLocked(reason stopReason) {
+	if !s.isRequested() {
+		s.reason = reason
+		close(s.requested)
+	}
+}
+
+func (s *stopSequence) isRequested() bool { return isClosed(s.requested) }
+
+// forceKill kills all tasks. It calls no hooks, and respects no kill order and no delay.
+func (s *stopSequence) forceKill() {
+	s.mu.Lock()
+	s.requestLocked(stopReason{})
+	closeOnce(s.forceKilled)
+	if s.cancelKill != nil {
+		s.cancelKill(taskrunner.ErrKilled) // cancels contextUntilStop too, so that no goroutine starts a graceful stop
+	}
+	s.mu.Unlock()
+	for _, t := range s.tasks {
+		t.ForceKill(s.killingEvent(t))
+	}
+}
+
+func (s *stopSequence) killPoststop() {
+	for _, t := range s.tasks {
+		if t.Task().Stage() == lifecycle.PoststopTask {
+			t.Kill(s.killingEvent(t))
+		}
+	}
+}
+
+// killingEvent returns the event that the stop adds to a task that it kills.
+func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason.omitEvents {
+		return nil
+	}
+	if s.reason.text != "" {
+		return model.EventKillingReason(s.reason.text, false)
+	}
+	return model.EventKilling(t.Task().KillTimeout)
+}
+
+// emitStopReason adds the event with the reason of the stop to the live tasks.
+func (s *stopSequence) emitStopReason() {
+	s.mu.Lock()
+	why := s.reason.why
+	s.mu.Unlock()
+	if why == nil {
+		return
+	}
+	for _, t := range s.tasks {
+		if t.Task().Stage() != lifecycle.PoststopTask && t.State().State != model.TaskDead {
+			t.EmitEvent(why())
+		}
+	}
+}
+
+// run kills the tasks in kill order for a requested stop; it does nothing when the agent
+// shuts down instead. It reports whether it has called the PreKill hooks. It blocks
+// until the tasks have ended or the agent shuts down.
+func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
+	if !s.isRequested() {
+		return false
+	}
+	s.emitStopReason()
+	s.preKill(untilKill)
+	s.shutdownDelay.wait(untilKill)
+	for _, wave := range s.tasks.killOrder() {
+		if errors.Is(context.Cause(untilKill), ErrShutdown) {
+			return true
+		}
+		for _, t := range wave {
+			if isClosed(s.forceKilled) {
+				t.ForceKill(s.killingEvent(t))
+			} else {
+				t.Kill(s.killingEvent(t))
+			}
+		}
+		for _, t := range wave {
+			select {
+			case <-t.Done():
+			case <-t.Destroying():
+			}
+		}
+	}
+	return true
+}
+
+// shutdownDelay is the shutdown_delay of the group. It gives the clients of the group's
+// services time to notice the deregistration.
+type shutdownDelay struct {
+	duration   func() time.Duration // returns the shutdown_delay of the current version of the allocation
+	tasksEnded chan struct{}        // closed by Run when all task runners have returned
+
+	once    sync.Once
+	skipped chan struct{} // closed by the first skip
+}
+
+func newShutdownDelay(length func() time.Duration) *shutdownDelay {
+	return &shutdownDelay{duration: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
+}
+
+// wait waits for shutdown_delay. It returns early when the delay is skipped, when all tasks have ended,
+// and when ctx is done.
+func (d *shutdownDelay) wait(ctx context.Context) {
+	length := d.duration()
+	if length == 0 {
+		return
+	}
+	select {
+	case <-time.After(length):
+	case <-d.skipped:
+	case <-d.tasksEnded:
+	case <-ctx.Done():
+	}
+}
+
+// skip makes the current call of wait and all later calls return at once.
+func (d *shutdownDelay) skip() { d.once.Do(func() { close(d.skipped) }) }
+
+// closeOnce closes the channel c unless it is closed. All callers must hold the same lock.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// callAfterDone calls f in a goroutine of its own when ctx is done. The returned function
+// must be called once: it prevents the call of f, or blocks until f has returned. It
+// reports whether f was called.
+func callAfterDone(ctx context.Context, f func()) (wait func() bool) {
+	returned := make(chan struct{})
+	prevent := context.AfterFunc(ctx, func() {
+		defer close(returned) // deferred, because f may panic or call runtime.Goexit
+		f()
+	})
+	return func() bool {
+		if prevent() {
+			return false
+		}
+		<-returned
+		return true
+	}
+}

@@ -1,0 +1,133 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// taskSet holds the runners of tasks, in the order of the job.
+type taskSet []*taskrunner.Runner
+
+// findByName returns the runner of the named task.
+func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
+	for _, t := range s {
+		if t.Name() == name {
+			return t, true
+		}
+	}
+	return nil, false
+}
+
+// runningTasks returns the runner of the named task, or of all running tasks if name is empty. It fails if
+// no such task is running.
+func (s taskSet) runningTasks(name string) (list taskSet, err error) {
+	err = ErrTaskNotFound
+	for _, t := range s {
+		if name != "" && t.Name() != name {
+			continue
+		}
+		err = ErrNotRunning
+		if t.Running() {
+			list = append(list, t)
+		}
+	}
+	if len(list) > 0 {
+		return list, nil
+	}
+	return nil, err
+}
+
+// emitEvent adds an event to each task.
+func (s taskSet) emitEvent(e *api.TaskEvent) {
+	for _, t := range s {
+		copied := *e
+		copied.Details = maps.Clone(e.Details)
+		t.EmitEvent(&copied)
+	}
+}
+
+// forEachParallel calls f concurrently for each task, and returns the joined errors.
+func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
+	errs := make([]error, len(s))
+	var callsWG sync.WaitGroup
+	for i, t := range s {
+		callsWG.Go(func() { errs[i] = f(t) })
+	}
+	callsWG.Wait()
+	return errors.Join(errs...)
+}
+
+// prepareTasks requests from the drivers the data that task setup needs. If a driver is unavailable, the
+// data is requested again when its task starts.
+func (s taskSet) prepareTasks(ctx context.Context) error {
+	return s.forEachParallel(func(t *taskrunner.Runner) error {
+		if err := t.Prepare(ctx); err != nil && !taskrunner.IsTemporaryError(err) {
+			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
+		}
+		return nil
+	})
+}
+
+// allEnded reports whether each task has ended for good and was destroyed by its driver.
+func (s taskSet) allEnded() bool {
+	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
+}
+
+// killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks,
+// then the sidecars, which the others may need until they end. Each element of the result is a wave,
+// which is stopped when the wave before it has ended. Poststop tasks are in no wave: they start when
+// all waves have ended.
+func (s taskSet) killOrder() []taskSet {
+	order := make([]taskSet, 3)
+	for _, t := range s {
+		switch task := t.Task(); {
+		case task.Stage() == lifecycle.PoststopTask:
+		case task.Leader:
+			order[0] = append(order[0], t)
+		case task.Stage().Sidecar():
+			order[2] = append(order[2], t)
+		default:
+			order[1] = append(order[1], t)
+		}
+	}
+	return order
+}
+
+// siblingStates returns the input of evaluateSiblings for tasks in the given states.
+func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState {
+	views := make([]siblingState, len(s))
+	for i, t := range s {
+		task, state := t.Task(), states[t.Name()]
+		views[i] = siblingState{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
+	}
+	return views
+}
+
+// snapshot returns copies of the task states. The caller owns them.
+func (s taskSet) snapshot() tasksSnapshot {
+	now := tasksSnapshot{taskStates: make(map[string]*api.TaskState, len(s)), killedTasks: make(map[string]bool)}
+	for _, t := range s {
+		state, killed := t.Snapshot()
+		now.taskStates[t.Name()] = state
+		if killed {
+			now.killedTasks[t.Name()] = true
+		}
+	}
+	return now
+}
+
+// tasksSnapshot contains the states of all tasks at the same time.
+type tasksSnapshot struct {
+	taskStates   map[string]*api.TaskState
+	killedTasks  map[string]bool   // tasks that were killed since their last start
+	tasksToRerun map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
+}

@@ -1,0 +1,353 @@
+package allocrunner
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/health"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+)
+
+// The functions of this file convert API structs to the small types that the packages of the runtime
+// use. All data that a runner reads from a job is read here.
+
+const (
+	defaultKillTimeout = 5 * time.Second
+	mebibyte           = 1 << 20
+)
+
+func valueOrZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func findTask(group *api.TaskGroup, name string) (*api.Task, error) {
+	for _, t := range group.Tasks {
+		if t.Name == name {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("group %q has no task %q", valueOrZero(group.Name), name)
+}
+
+func toHookAlloc(a *api.Allocation) hook.Alloc {
+	return hook.Alloc{
+		ID:        a.ID,
+		Name:      a.Name,
+		Namespace: a.Namespace,
+		JobID:     a.JobID,
+		JobName:   valueOrZero(a.Job.Name),
+		JobType:   valueOrZero(a.Job.Type),
+		TaskGroup: a.TaskGroup,
+		NodeID:    a.NodeID,
+		NodeName:  a.NodeName,
+		Meta:      model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta),
+	}
+}
+
+func toTaskRunnerAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc {
+	return taskrunner.Alloc{
+		Alloc:       toHookAlloc(a),
+		ParentJobID: valueOrZero(a.Job.ParentID),
+		DNS:         dnsConfig(groupDNS(group)),
+	}
+}
+
+func groupDNS(group *api.TaskGroup) *api.DNSConfig {
+	if len(group.Networks) == 0 {
+		return nil
+	}
+	return group.Networks[0].DNS
+}
+
+func dnsConfig(dns *api.DNSConfig) *driver.DNSConfig {
+	if dns == nil {
+		return nil
+	}
+	return &driver.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
+}
+
+// toRunnerTask returns one task of the allocation in the form that the task's runner uses.
+func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
+	t, err := findTask(group, name)
+	if err != nil {
+		return taskrunner.Task{}, err
+	}
+	resources, err := driverResources(a, name, limits)
+	if err != nil {
+		return taskrunner.Task{}, err
+	}
+	task := taskrunner.Task{
+		Name:          t.Name,
+		Driver:        t.Driver,
+		User:          t.User,
+		Leader:        t.Leader,
+		Config:        t.Config,
+		Meta:          model.MergedMeta(a.Job.Meta, group.Meta, t.Meta),
+		Resources:     resources,
+		KillTimeout:   defaultKillTimeout,
+		KillSignal:    t.KillSignal,
+		ShutdownDelay: t.ShutdownDelay,
+	}
+	if t.Lifecycle != nil {
+		task.Hook, task.Sidecar = t.Lifecycle.Hook, t.Lifecycle.Sidecar
+	}
+	if t.KillTimeout != nil {
+		task.KillTimeout = *t.KillTimeout
+	}
+	task.KillTimeout = min(task.KillTimeout, limits.MaxKillTimeout)
+
+	policy := t.RestartPolicy
+	if policy == nil {
+		policy = group.RestartPolicy
+	}
+	if policy != nil {
+		task.Restart = restart.Policy{
+			Attempts: valueOrZero(policy.Attempts),
+			Interval: valueOrZero(policy.Interval),
+			Delay:    valueOrZero(policy.Delay),
+			Mode:     restart.Mode(valueOrZero(policy.Mode)),
+		}
+	}
+	task.Restart.OnSuccess = restart.OnSuccess(valueOrZero(a.Job.Type), task.Stage())
+	return task, nil
+}
+
+// allocatedDevices returns the devices that the scheduler has chosen for a task.
+func allocatedDevices(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
+	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
+		return nil
+	}
+	return a.AllocatedResources.Tasks[task].Devices
+}
+
+func driverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
+	var taskResources *api.AllocatedTaskResources
+	if a.AllocatedResources != nil {
+		taskResources = a.AllocatedResources.Tasks[task]
+	}
+	if taskResources == nil {
+		return driver.Resources{}, fmt.Errorf("task %q: no task resources found on allocation", task)
+	}
+	r := driver.Resources{
+		CPUShares:   taskResources.Cpu.CpuShares,
+		MemoryMB:    taskResources.Memory.MemoryMB,
+		MemoryMaxMB: taskResources.Memory.MemoryMaxMB,
+		Linux: driver.LinuxResources{
+			CPUShares:        taskResources.Cpu.CpuShares,
+			MemoryLimitBytes: max(taskResources.Memory.MemoryMB, taskResources.Memory.MemoryMaxMB) * mebibyte,
+		},
+	}
+	if limits.NodeCPU > 0 {
+		r.Linux.PercentTicks = float64(r.CPUShares) / float64(limits.NodeCPU)
+	}
+	for _, n := range taskResources.Networks {
+		r.Networks = append(r.Networks, driver.NetworkResource{
+			Device:        n.Device,
+			CIDR:          n.CIDR,
+			IP:            n.IP,
+			MBits:         int32(n.Megabits()),
+			ReservedPorts: networkPorts(n.ReservedPorts),
+			DynamicPorts:  networkPorts(n.DynamicPorts),
+		})
+	}
+	for _, p := range a.AllocatedResources.Shared.Ports {
+		r.Ports = append(r.Ports, driver.PortMapping{
+			Label: p.Label, Value: int32(p.Value), To: int32(p.To), HostIP: p.HostIP,
+		})
+	}
+	return r, nil
+}
+
+func networkPorts(ports []api.Port) []driver.NetworkPort {
+	var out []driver.NetworkPort
+	for _, p := range ports {
+		out = append(out, driver.NetworkPort{Label: p.Label, Value: int32(p.Value)})
+	}
+	return out
+}
+
+// toEnvAlloc returns the data of the allocation for the environments of all its tasks.
+func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
+	env := taskenv.Alloc{
+		ID:          a.ID,
+		Name:        a.Name,
+		Namespace:   a.Namespace,
+		JobID:       a.JobID,
+		JobName:     valueOrZero(a.Job.Name),
+		ParentJobID: valueOrZero(a.Job.ParentID),
+		Group:       a.TaskGroup,
+		JobMeta:     a.Job.Meta,
+	}
+	if a.Job.Dispatched && a.Job.ParameterizedJob != nil {
+		env.OptionalMeta = a.Job.ParameterizedJob.MetaOptional
+	}
+	if group := a.GetTaskGroup(); group != nil {
+		env.GroupMeta = group.Meta
+	}
+	if a.AllocatedResources == nil {
+		return env
+	}
+	for _, p := range a.AllocatedResources.Shared.Ports {
+		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: p.HostIP})
+	}
+	for name, granted := range a.AllocatedResources.Tasks {
+		if ports := taskPorts(granted); ports != nil {
+			if env.TaskPorts == nil {
+				env.TaskPorts = make(map[string][]taskenv.Port)
+			}
+			env.TaskPorts[name] = ports
+		}
+	}
+	return env
+}
+
+func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
+	for _, n := range granted.Networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			ports = append(ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
+		}
+	}
+	return ports
+}
+
+// toEnvTask returns the data of the task for its own environment. The task and its resources must exist.
+func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
+	env := taskenv.Task{Name: name}
+	if t, err := findTask(group, name); err == nil {
+		env.Meta, env.Env = t.Meta, t.Env
+	}
+	granted := a.AllocatedResources.Tasks[name]
+	env.CPU = granted.Cpu.CpuShares
+	env.MemoryMB = granted.Memory.MemoryMB
+	env.MemoryMaxMB = granted.Memory.MemoryMaxMB
+	return env
+}
+
+// newServicesSpec returns the services of the allocation with provider nomad.
+func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
+	spec := &services.Spec{
+		AllocID:    a.ID,
+		AllocName:  a.Name,
+		Namespace:  a.Namespace,
+		JobID:      a.JobID,
+		Group:      a.TaskGroup,
+		NodeID:     a.NodeID,
+		Datacenter: node.Datacenter,
+		Canary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
+		TaskNets:   make(map[string]services.TaskNetwork),
+	}
+	if network != nil {
+		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
+	}
+	env := toEnvAlloc(a)
+	spec.Ports = env.Ports
+	if granted := a.AllocatedResources; granted != nil {
+		if len(granted.Shared.Networks) == 1 {
+			spec.HostIP = granted.Shared.Networks[0].IP
+		}
+		for name, task := range granted.Tasks {
+			if len(task.Networks) == 1 {
+				spec.TaskNets[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
+			}
+		}
+	}
+	group := a.GetTaskGroup()
+	for _, s := range group.Services {
+		if s.Provider == model.ProviderNomad {
+			spec.Services = append(spec.Services, newService(s, ""))
+		}
+	}
+	for _, t := range group.Tasks {
+		for _, s := range t.Services {
+			if s.Provider == model.ProviderNomad {
+				spec.Services = append(spec.Services, newService(s, t.Name))
+			}
+		}
+	}
+	return spec
+}
+
+func newService(s *api.Service, task string) services.Service {
+	service := services.Service{
+		Task:        task,
+		Name:        s.Name,
+		Port:        s.PortLabel,
+		Address:     s.Address,
+		AddressMode: s.AddressMode,
+		Tags:        s.Tags,
+		CanaryTags:  s.CanaryTags,
+	}
+	for _, c := range s.Checks {
+		check := services.Check{
+			Name:          c.Name,
+			Type:          c.Type,
+			Port:          c.PortLabel,
+			AddressMode:   c.AddressMode,
+			OnUpdate:      c.OnUpdate,
+			Interval:      c.Interval,
+			Timeout:       c.Timeout,
+			Protocol:      c.Protocol,
+			Method:        c.Method,
+			Path:          c.Path,
+			Header:        c.Header,
+			Body:          c.Body,
+			TLSSkipVerify: c.TLSSkipVerify,
+			For:           model.TaskOfHealthCheck(s, c),
+		}
+		if check.OnUpdate == "" {
+			check.OnUpdate = s.OnUpdate
+		}
+		if r := c.CheckRestart; r != nil {
+			check.Restart = services.CheckRestart{Limit: r.Limit, Grace: valueOrZero(r.Grace)}
+		}
+		service.Checks = append(service.Checks, check)
+	}
+	return service
+}
+
+func hasChecks(a *api.Allocation) bool {
+	group := a.GetTaskGroup()
+	has := func(list []*api.Service) bool {
+		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
+	}
+	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
+}
+
+// healthParams returns the health parameters of an allocation. They come from the update block if the
+// allocation is in a deployment, otherwise from the migrate block. It returns false if the job type has
+// no health or the health check is manual.
+func healthParams(a *api.Allocation) (health.Params, bool) {
+	if jobType := valueOrZero(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
+		return health.Params{}, false
+	}
+	group := a.GetTaskGroup()
+	if a.DeploymentID != "" {
+		u := group.Update
+		if u == nil || u.Empty() || valueOrZero(u.HealthCheck) == "manual" {
+			return health.Params{}, false
+		}
+		return health.Params{
+			MinHealthyTime:  valueOrZero(u.MinHealthyTime),
+			HealthyDeadline: valueOrZero(u.HealthyDeadline),
+			UseChecks:       valueOrZero(u.HealthCheck) == "checks",
+		}, true
+	}
+	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, UseChecks: true}
+	if m := group.Migrate; m != nil {
+		p.MinHealthyTime, p.HealthyDeadline = valueOrZero(m.MinHealthyTime), valueOrZero(m.HealthyDeadline)
+		p.UseChecks = valueOrZero(m.HealthCheck) == "checks"
+	}
+	return p, true
+}

@@ -1,0 +1,211 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// The names of the directories below the directory of an allocation.
+const (
+	sharedDirName  = "alloc"
+	dataDirName    = "data"
+	logsDirName    = "logs"
+	tmpDirName     = "tmp"
+	localDirName   = "local"
+	secretsDirName = "secrets"
+	privateDirName = "private"
+)
+
+// Dir is the directory of one allocation. Under a root agent it has this layout:
+//
+//	<root>/<alloc id>/              0700 root     the users of the tasks pass through, by an ACL
+//	  .<task>.stdout.fifo           0600 root     and .<task>.stderr.fifo: made by runtime/node/files/logs
+//	  alloc/ alloc/{data,logs,tmp}/ 0777 nobody   shared by all tasks
+//	  <task>/                       0700 user     of the user that runs the task
+//	    local/ tmp/                 0700 user
+//	    secrets/ private/           0700 user     in memory
+//
+// With isolation chroot, the directory of a task is its root directory: it is 0755 and
+// belongs to root. With isolation image, the directory of the task is 0700 and belongs
+// to root, and the directories in it, which the driver binds into a container, have
+// Nomad's modes: 0777 nobody, tmp 1777. Under any other agent all directories belong to
+// the agent's user, with Nomad's modes: <alloc id> is 0755 and the directory of a task
+// 0777.
+//
+// A Dir holds no resource, and its methods may be called concurrently, except that
+// Destroy must not run beside another method. There must be only one Dir for an
+// allocation at a time.
+type Dir struct {
+	allocsRoot string
+	id         string
+
+	mu sync.Mutex // mu is held while the ACL of the directory changes
+}
+
+// New returns the directory of an allocation below root, an absolute path. It does not
+// access the file system.
+func New(root, allocID string) (*Dir, error) {
+	if !filepath.IsAbs(root) {
+		return nil, fmt.Errorf("alloc directory %q: not an absolute path", root)
+	}
+	if err := checkName(allocID); err != nil {
+		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
+	}
+	return &Dir{allocsRoot: filepath.Clean(root), id: allocID}, nil
+}
+
+// Path returns the path on the host.
+func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.id) }
+
+// LogDir returns the path of the directory for the tasks' output.
+func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, logsDirName) }
+
+// Task returns the paths of one task. It does not access the file system.
+func (d *Dir) Task(name string) hook.TaskDir {
+	task := filepath.Join(d.Path(), name)
+	mounts := filepath.Join(d.mountsRoot(), d.id+"-"+name)
+	return hook.TaskDir{
+		AllocDir:         d.Path(),
+		Dir:              task,
+		SharedAllocDir:   filepath.Join(d.Path(), sharedDirName),
+		SharedTaskDir:    filepath.Join(task, sharedDirName),
+		LocalDir:         filepath.Join(task, localDirName),
+		LogDir:           d.LogDir(),
+		SecretsDir:       filepath.Join(task, secretsDirName),
+		PrivateDir:       filepath.Join(task, privateDirName),
+		MountsAllocDir:   filepath.Join(mounts, sharedDirName),
+		MountsTaskDir:    filepath.Join(mounts, localDirName),
+		MountsSecretsDir: filepath.Join(mounts, secretsDirName),
+	}
+}
+
+// mountsRoot returns the directory in which drivers with unveil isolation find the
+// directories of their tasks. It is beside root because a task must not see the parents
+// of its directories.
+func (d *Dir) mountsRoot() string { return d.allocsRoot + "_mounts" }
+
+// Build creates the directory and its shared part, except what exists already.
+func (d *Dir) Build() error {
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseBefore)
+	if err := d.build(); err != nil {
+		return fmt.Errorf("build alloc directory %s: %w", d.Path(), err)
+	}
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseAfter)
+	return nil
+}
+
+func (d *Dir) build() error {
+	if err := makeRoot(d.allocsRoot, 0o711); err != nil {
+		return err
+	}
+	root, err := openPath(d.allocsRoot)
+	if err != nil {
+		return err
+	}
+	defer root.close()
+	alloc, err := ensureAllocDir(root, d.id)
+	if err != nil {
+		return err
+	}
+	defer alloc.close()
+	shared, err := alloc.ensureDir(sharedDirName, 0o777, taskOwned)
+	if err != nil {
+		return err
+	}
+	defer shared.close()
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseDuring)
+	for _, name := range []string{dataDirName, logsDirName, tmpDirName} {
+		if err := shared.ensureDirExists(name, 0o777); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureAllocDir opens or creates the directory of an allocation. Root does not change an
+// existing directory: its ACL may admit the users of running tasks.
+func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
+	if !isPrivileged() {
+		return root.ensureDir(id, nomadAllocDirMode, agentOwned)
+	}
+	alloc, made, err := root.makeDir(id)
+	if err == nil && made {
+		err = alloc.applyOwnership(made, 0o700, agentOwned) // sets the mode again, because the umask applies to mkdir
+	}
+	if err != nil && alloc != nil {
+		alloc.close()
+	}
+	return alloc, err
+}
+
+// Open returns a handle for access to the files of the allocation that cannot
+// leave its directory. The caller closes it.
+func (d *Dir) Open() (*os.Root, error) {
+	root, err := os.OpenRoot(d.allocsRoot)
+	if err != nil {
+		return nil, fmt.Errorf("open alloc directory: %w", err)
+	}
+	defer root.Close()
+	alloc, err := root.OpenRoot(d.id)
+	if err != nil {
+		return nil, fmt.Errorf("open alloc directory: %w", err)
+	}
+	return alloc, nil
+}
+
+// open returns a handle on the directory of the allocation.
+func (d *Dir) open() (*dirHandle, error) {
+	root, err := openPath(d.allocsRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	return root.open(d.id)
+}
+
+// Destroy unmounts and removes everything of the allocation, including files and mounts
+// that tasks have made there. It continues after an error and may be called again; a
+// missing directory is not an error.
+func (d *Dir) Destroy() error {
+	var errs []error
+	entries, err := os.ReadDir(d.mountsRoot())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), d.id+"-") {
+			errs = append(errs, removeChild(d.mountsRoot(), e.Name()))
+		}
+	}
+	point := failpoint.EnterStep(failpoint.StepGarbageCollection)
+	errs = append(errs, removeChild(d.allocsRoot, d.id))
+	point.Leave()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
+	}
+	return nil
+}
+
+// checkName rejects a string that is not a single file name.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("empty name")
+	case name == "." || name == "..":
+		return errors.New("not a name of its own")
+	case strings.ContainsAny(name, "/\\\x00"):
+		return errors.New("contains a slash, a backslash or NUL")
+	case len(name) > unix.NAME_MAX:
+		return fmt.Errorf("longer than %d bytes", unix.NAME_MAX)
+	}
+	return nil
+}

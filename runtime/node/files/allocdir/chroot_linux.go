@@ -1,0 +1,299 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// DefaultChrootEnv returns Nomad's default of client.chroot_env: the files of the host that a task with
+// isolation chroot sees, as path on the host -> path in the root directory of the task.
+func DefaultChrootEnv() map[string]string {
+	env := map[string]string{}
+	for _, path := range []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/sbin", "/usr", "/run/systemd/resolve"} {
+		env[path] = path
+	}
+	return env
+}
+
+// reservedChrootNames are the names in the root directory of a task that the agent or the driver uses.
+var reservedChrootNames = []string{sharedDirName, localDirName, secretsDirName, privateDirName, tmpDirName, "dev", "proc"}
+
+// ValidateChrootEnv returns an error for a map of paths that cannot be built.
+func ValidateChrootEnv(env map[string]string) error {
+	targets := slices.Sorted(maps.Values(env))
+	for source, target := range env {
+		name, _, _ := strings.Cut(strings.TrimPrefix(target, "/"), "/")
+		switch {
+		case !filepath.IsAbs(source) || filepath.Clean(source) != source || source == "/":
+			return fmt.Errorf("%q is no absolute path below /", source)
+		case !filepath.IsAbs(target) || filepath.Clean(target) != target || target == "/":
+			return fmt.Errorf("%q, the path of %s for tasks, is no absolute path below /", target, source)
+		case slices.Contains(reservedChrootNames, name):
+			return fmt.Errorf("%q, the path of %s for tasks, is a directory that each task has already", target, source)
+		}
+	}
+	for i, target := range targets {
+		for _, other := range targets[i+1:] {
+			if isBelowOrEqual(other, target) {
+				return fmt.Errorf("%q and %q cannot both be paths for tasks: files are read-only, so that nothing can be mounted below them", target, other)
+			}
+		}
+	}
+	return nil
+}
+
+// isBelowOrEqual reports whether path is dir or a path below it. Both paths are clean.
+func isBelowOrEqual(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir+"/")
+}
+
+// chroot is the root directory of a task with isolation chroot.
+type chroot struct {
+	dir       *dirHandle
+	env       map[string]string // path on the host -> path in the root directory
+	allocDirs []string          // directories of all allocations, which no task must see
+}
+
+// build mounts the files of the host read-only. Files that are mounted already stay, and files that the host
+// does not have are left out.
+func (c *chroot) build() error {
+	for _, source := range slices.Sorted(maps.Keys(c.env)) {
+		if err := c.add(source); err != nil {
+			return fmt.Errorf("show %s to the task: %w", source, err)
+		}
+	}
+	return nil
+}
+
+func (c *chroot) add(source string) error {
+	f, err := c.find(source)
+	if err != nil || f == nil {
+		return err
+	}
+	parent, name, err := c.ensureParents(f.target)
+	if err != nil {
+		return err
+	}
+	defer parent.close()
+	switch {
+	case f.link != "":
+		return parent.ensureLink(name, f.link)
+	case f.isDir:
+		return mountReadOnly(parent, name, f.source, makeMountDir)
+	}
+	return mountReadOnly(parent, name, f.source, makeMountFile)
+}
+
+// prepare makes the links of build, and returns its mounts, for an agent that cannot mount.
+func (c *chroot) prepare() (mounts []driver.Mount, err error) {
+	for _, source := range slices.Sorted(maps.Keys(c.env)) {
+		f, err := c.find(source)
+		if err == nil && f != nil && f.link == "" {
+			mounts = append(mounts, driver.Mount{TaskPath: f.target, HostPath: f.source, Readonly: true})
+		} else if err == nil && f != nil {
+			err = c.add(source)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("show %s to the task: %w", source, err)
+		}
+	}
+	return mounts, nil
+}
+
+// chrootFile is a file of the host in the root directory of a task.
+type chrootFile struct {
+	source string // path on the host
+	target string // path for the task
+	link   string // content of the symbolic link that is made; empty means that the file is mounted
+	isDir  bool
+}
+
+// find returns the file for a path of c.env, or nil if the task does not see it.
+func (c *chroot) find(source string) (*chrootFile, error) {
+	info, err := os.Lstat(source)
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	f := &chrootFile{source: source, target: c.env[source]}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		link, err := os.Readlink(source)
+		if err != nil {
+			return nil, err
+		}
+		if c.isLinkValid(source, link) {
+			f.link = link
+			return f, nil
+		}
+		if f.source, err = filepath.EvalSymlinks(source); err != nil {
+			return nil, ignoreMissing(err)
+		}
+		if info, err = os.Stat(f.source); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range c.allocDirs {
+		if isBelowOrEqual(dir, f.source) {
+			return nil, fmt.Errorf("it contains %s, the directories of other tasks: name its subdirectories in chroot_env instead", dir)
+		}
+	}
+	f.isDir = info.IsDir()
+	if !f.isDir && !info.Mode().IsRegular() {
+		return nil, nil // sockets, FIFOs and devices are left out, as in Nomad
+	}
+	return f, nil
+}
+
+// isLinkValid reports whether a link leads to the same file in the root directory of a task as on the
+// host: on Debian, /bin leads to usr/bin.
+func (c *chroot) isLinkValid(source, target string) bool {
+	if c.env[source] != source {
+		return false
+	}
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(source), target)
+	}
+	for from, to := range c.env {
+		if from == to && from != source && isBelowOrEqual(filepath.Clean(target), from) {
+			return true
+		}
+	}
+	return false
+}
+
+// ensureParents creates the directories above a path of the root directory. The caller must close the
+// parent.
+func (c *chroot) ensureParents(path string) (parent *dirHandle, name string, err error) {
+	names := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	last := len(names) - 1
+	if parent, err = openPath(c.dir.procPath()); err != nil {
+		return nil, "", err
+	}
+	parent.path = c.dir.path
+	for _, name := range names[:last] {
+		child, err := parent.ensureDir(name, chrootDirMode, agentOwned)
+		parent.close()
+		if err != nil {
+			return nil, "", err
+		}
+		parent = child
+	}
+	return parent, names[last], nil
+}
+
+// ensureLink creates a symbolic link, unless it exists.
+func (h *dirHandle) ensureLink(name, target string) error {
+	err := unix.Symlinkat(target, h.fd, name)
+	if !errors.Is(err, unix.EEXIST) {
+		return h.errorf("symlink", name, err)
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(h.fd, name, buf)
+	if err != nil || string(buf[:n]) != target {
+		return h.errorf("symlink", name, unix.EEXIST)
+	}
+	return nil
+}
+
+// mountReadOnly mounts a file of the host, or a directory with everything that is mounted below it, on a name in
+// the directory parent, unless something is mounted there. makeTarget opens the name, and creates it if necessary.
+func mountReadOnly(parent *dirHandle, name, source string, makeTarget func(parent int, name string) (int, error)) error {
+	target, err := makeTarget(parent.fd, name)
+	if err != nil {
+		return parent.errorf("create", name, err)
+	}
+	defer unix.Close(target)
+	mounted, err := safepath.IsMount(parent.fd, target)
+	if mounted || err != nil {
+		return err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return explainMountDenied(err)
+	}
+	defer unix.Close(tree)
+	// Private: what is mounted below the source later must not be writable, or be kept busy, by tasks.
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return explainMountDenied(err)
+	}
+	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	return parent.errorf("mount on", name, explainMountDenied(err))
+}
+
+// explainMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
+func explainMountDenied(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: drivers with isolation chroot need an agent with the capability CAP_SYS_ADMIN", err)
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w: drivers with isolation chroot need Linux 5.12 or later", err)
+	}
+	return err
+}
+
+// makeMountDir opens the directory called name, or what is mounted on it, and creates it if necessary.
+func makeMountDir(parent int, name string) (int, error) {
+	if err := unix.Mkdirat(parent, name, chrootDirMode); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	return safepath.OpenAt(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+}
+
+// makeMountFile is makeMountDir for a file.
+func makeMountFile(parent int, name string) (int, error) {
+	fd, err := safepath.OpenAt(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
+	if err == nil {
+		unix.Close(fd)
+	} else if !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	return safepath.OpenAt(parent, name, unix.O_PATH, 0)
+}
+
+// chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes.
+// Other directories of tasks never have this mode.
+const chrootDirMode = 0o755
+
+// maxChrootDepth limits the depth of the directories of a root directory in which mounts are searched.
+const maxChrootDepth = 16
+
+// unmountChroot unmounts everything that the agent and the driver have mounted below the root directory of a
+// task.
+func unmountChroot(h *dirHandle, depth int) error {
+	dir, err := os.Open(h.procPath())
+	if err != nil {
+		return err
+	}
+	names, err := dir.Readdirnames(-1)
+	dir.Close()
+	errs := []error{err}
+	for _, name := range names {
+		if err := h.unmount(name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if depth == 0 && slices.Contains(reservedChrootNames, name) || depth == maxChrootDepth {
+			continue
+		}
+		child, err := h.open(name)
+		if err != nil {
+			continue // it is a file or a link
+		}
+		if st, err := child.stat(); err == nil && st.Uid == 0 {
+			errs = append(errs, unmountChroot(child, depth+1))
+		}
+		child.close()
+	}
+	return errors.Join(errs...)
+}

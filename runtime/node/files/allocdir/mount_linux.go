@@ -1,0 +1,152 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// tmpfsMarkerName is a file that Nomad creates in its memory file systems.
+const tmpfsMarkerName = ".nomad-mount"
+
+// mountSecretTmpfs mounts a memory file system for the users of a task on the directory
+// called name, unless a memory file system is mounted there.
+func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+	mounted, err := h.isTmpfs(name)
+	if mounted || err != nil {
+		return nil, err
+	}
+	if err := h.unmount(name); err != nil { // removes a mounted file system that is not a tmpfs
+		return nil, err
+	}
+	dir, err := h.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.close()
+
+	mode := 0o700
+	if u.allUsers {
+		mode = 0o777
+	}
+	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
+	const mountFlags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options+",noswap")
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.4, or a user namespace, rejects the option noswap
+		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
+		return h.errorf("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
+	}
+	if err != nil {
+		return nil, h.errorf("mount tmpfs on", name, err)
+	}
+	return nil, h.prepareMount(name, u)
+}
+
+// prepareMount prepares a newly mounted memory file system.
+func (h *dirHandle) prepareMount(name string, u taskUsers) error {
+	dir, err := h.open(name) // opens the mounted file system
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	if len(u.admittedUIDs) > 0 && !u.allUsers {
+		if err := h.restrictDir(dir, name, true, u, 0o777); err != nil {
+			return err
+		}
+	}
+	fd, err := safepath.OpenAt(dir.fd, tmpfsMarkerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return dir.errorf("create", tmpfsMarkerName, err)
+	}
+	unix.Close(fd)
+	return nil
+}
+
+// mountAccess is the access that a bind mount allows.
+type mountAccess bool
+
+const (
+	readWrite mountAccess = false
+	readOnly  mountAccess = true
+)
+
+// bindMount bind-mounts the directory source on name, unless something is mounted there.
+func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) error {
+	target, err := h.ensureDir(name, 0o777, taskOwned)
+	if err != nil {
+		return err
+	}
+	defer target.close()
+	mounted, err := safepath.IsMount(h.fd, target.fd)
+	if mounted || err != nil {
+		return err
+	}
+	if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
+		return h.errorf("bind mount on", name, err)
+	}
+	if a == readWrite {
+		return nil
+	}
+	bound, err := h.open(name) // opens the mounted directory
+	if err != nil {
+		return err
+	}
+	defer bound.close()
+	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+	return h.errorf("make read-only", name, err)
+}
+
+// isTmpfs reports whether a memory file system is mounted on name.
+func (h *dirHandle) isTmpfs(name string) (bool, error) {
+	dir, err := h.open(name)
+	if err != nil {
+		return false, err
+	}
+	defer dir.close()
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
+	if err != nil || !mounted {
+		return false, err
+	}
+	return dir.isOnTmpfs()
+}
+
+// isOnTmpfs reports whether the directory is in a memory file system.
+func (h *dirHandle) isOnTmpfs() (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(h.fd, &st); err != nil {
+		return false, h.wrapError("statfs", err)
+	}
+	return st.Type == unix.TMPFS_MAGIC, nil
+}
+
+// unmount detaches all mounts on name immediately. Open files there stay usable.
+func (h *dirHandle) unmount(name string) error {
+	for {
+		fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return h.errorf("open", name, err)
+		}
+		mounted, err := safepath.IsMount(h.fd, fd)
+		if mounted {
+			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
+		}
+		unix.Close(fd)
+		if err != nil {
+			return h.errorf("unmount", name, err)
+		}
+		if !mounted {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// errMountsBelow means that tasks have mounts in the directory, which nobody could unmount below the mount of MountRoot: an
+// earlier version has started them, or an agent without this mount.
+var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
+
+// rootDir is the directory of all allocations.
+type rootDir struct{ *dirHandle }
+
+func openRootDir(path string) (rootDir, error) {
+	h, err := openPath(path)
+	return rootDir{h}, err
+}
+
+// MountRoot mounts the directory of all allocations on itself, with everything that is mounted
+// below it, with the options nosuid and nodev. Then set-user-id programs, set-group-id programs,
+// file capabilities and device files in it have no effect. It does nothing if the directory has
+// these options already, from an earlier call or from the operator.
+//
+// MountRoot must be called before anything below the directory is opened: a handle from before
+// the call is on another mount, without the options, and no file can be renamed between the two.
+func MountRoot(path string) error {
+	if err := mountRoot(path); err != nil {
+		return fmt.Errorf("mount %s on itself with nosuid and nodev: %w", path, err)
+	}
+	return nil
+}
+
+func mountRoot(path string) error {
+	root, err := openRootDir(path)
+	if err != nil {
+		return err
+	}
+	defer root.close()
+	if restricted, err := root.isRestricted(); restricted || err != nil {
+		return err
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	below, shared, err := root.mountsBelow()
+	if err != nil {
+		return err
+	}
+	if below {
+		if !shared {
+			return errMountsBelow
+		}
+		// The tasks use mounts that the new mount covers, so that nobody can unmount them by a path. In one group of
+		// peers, the kernel unmounts them with their copies.
+		attr.Propagation = 0
+	}
+	// The copy has its options before it is attached, so that a crash leaves no mount without them.
+	tree, err := unix.OpenTree(root.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return explainRootMountDenied(err)
+	}
+	defer unix.Close(tree)
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return explainRootMountDenied(err)
+	}
+	return explainRootMountDenied(unix.MoveMount(tree, "", root.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// explainRootMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
+func explainRootMountDenied(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: the agent needs the capability CAP_SYS_ADMIN", err)
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w: it needs Linux 5.12 or later", err)
+	}
+	return err
+}
+
+// isRestricted reports whether set-user-id bits and device files have no effect in the directory.
+func (h rootDir) isRestricted() (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(h.fd, &st); err != nil {
+		return false, h.wrapError("statfs", err)
+	}
+	const want = unix.ST_NOSUID | unix.ST_NODEV
+	return st.Flags&want == want, nil
+}
+
+// mountEntry is a line of the mount table. The strings have the escapes of the kernel.
+type mountEntry struct {
+	parent, device, root, point string
+	shared                      bool // the mount is in a group of peers
+}
+
+// readMounts returns the mount table by the ids of the mounts.
+func readMounts() (map[string]mountEntry, error) {
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	mounts := make(map[string]mountEntry)
+	for line := range strings.Lines(string(table)) {
+		const optional = 6 // index of the first optional field
+		if f := strings.Fields(line); len(f) > optional {
+			shared := slices.ContainsFunc(f[optional:], func(field string) bool { return strings.HasPrefix(field, "shared:") })
+			mounts[f[0]] = mountEntry{parent: f[1], device: f[2], root: f[3], point: f[4], shared: shared}
+		}
+	}
+	return mounts, nil
+}
+
+// findMount returns the mount that the directory is on.
+func (h rootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
+	id, err := safepath.MountID(h.fd)
+	if err != nil {
+		return mountEntry{}, err
+	}
+	m, found := mounts[strconv.FormatUint(id, 10)]
+	if !found {
+		return m, h.wrapError("find the mount of", errors.New("it is not in the mount table"))
+	}
+	return m, nil
+}
+
+// mountsBelow reports whether something is mounted below the directory, and whether the mount of
+// the directory can have peers.
+func (h rootDir) mountsBelow() (below, shared bool, err error) {
+	mounts, err := readMounts()
+	if err != nil {
+		return false, false, err
+	}
+	on, err := h.findMount(mounts)
+	if err != nil {
+		return false, false, err
+	}
+	own, err := h.escapedPath()
+	if err != nil {
+		return false, false, err
+	}
+	for _, m := range mounts {
+		below = below || strings.HasPrefix(m.point, own+"/")
+	}
+	return below, on.shared, nil
+}
+
+// escapedPath returns the path of the directory with the escapes of the mount table.
+func (h rootDir) escapedPath() (string, error) {
+	p, err := os.Readlink(h.procPath())
+	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
+}
+
+// UnmountRoot removes the mount of MountRoot, with everything that is mounted below it. No task may
+// be running. Because set-user-id programs have an effect again, UnmountRoot first closes the
+// directories of the allocations to all accounts but root; BuildTask admits the users of its task
+// again. It does nothing if MountRoot has made no mount.
+func UnmountRoot(path string) error {
+	if err := unmountRoot(path); err != nil {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	return nil
+}
+
+func unmountRoot(path string) error {
+	root, err := openRootDir(path)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer root.close()
+	ours, err := root.isMountedOnItself()
+	if !ours || err != nil {
+		return err
+	}
+	if err := root.closeAllocDirs(); err != nil {
+		return err
+	}
+	return root.wrapError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
+}
+
+// isMountedOnItself reports whether the directory is mounted on itself with the options of
+// MountRoot. A disk that the operator has mounted there covers another directory.
+func (h rootDir) isMountedOnItself() (bool, error) {
+	if restricted, err := h.isRestricted(); !restricted || err != nil {
+		return false, err
+	}
+	mounts, err := readMounts()
+	if err != nil {
+		return false, err
+	}
+	m, err := h.findMount(mounts)
+	if err != nil {
+		return false, err
+	}
+	own, err := h.escapedPath()
+	if err != nil {
+		return false, err
+	}
+	covered, found := mounts[m.parent]
+	return found && m.point == own && m.device == covered.device && m.root == path.Join(covered.root, strings.TrimPrefix(m.point, covered.point)), nil
+}
+
+// closeAllocDirs closes the directories of all allocations to all accounts but root.
+func (h rootDir) closeAllocDirs() error {
+	entries, err := os.ReadDir(h.procPath())
+	errs := []error{err}
+	for _, e := range entries {
+		errs = append(errs, h.closeAllocDir(e.Name()))
+	}
+	return errors.Join(errs...)
+}
+
+func (h rootDir) closeAllocDir(name string) error {
+	dir, err := h.open(name)
+	if errors.Is(err, errNotDir) {
+		return nil
+	}
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer dir.close()
+	st, err := dir.stat()
+	if err != nil || st.Mode&0o077 == 0 {
+		return err
+	}
+	if _, err := dir.dropACL(); err != nil {
+		return err
+	}
+	return dir.chmod(0o700)
+}

@@ -1,0 +1,339 @@
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// account is a user of the machine with its primary group.
+type account struct{ uid, gid int }
+
+// rootAccount is the account of an agent that can change owners.
+var rootAccount = account{0, 0}
+
+// taskUsers are the users that may access the directories of one task.
+type taskUsers struct {
+	owner               account
+	admittedUIDs        []uint32 // users other than the owner and root that may access the directories, in ascending order
+	allUsers            bool     // the directories have Nomad's modes: all users that can reach them may access them
+	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
+}
+
+// users returns the users that may access the directories of a task under a root agent.
+func (o TaskOptions) users() (taskUsers, error) {
+	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.NomadFileModes}
+	switch {
+	case u.allUsers:
+		u.owner.uid, u.owner.gid = nobodyAccount() // with isolation image, the user is defined in the image
+	case o.User != "":
+		var err error
+		if u.owner, err = lookupAccount(o.User); err != nil {
+			return u, err
+		}
+	case o.Isolation != driver.FSIsolationNone:
+		u.owner.uid, u.owner.gid = nobodyAccount() // drivers with chroot or unveil isolation run tasks as nobody
+	}
+	for _, name := range o.AdmittedUsers {
+		other, err := lookupAccount(name)
+		if err != nil {
+			return u, err
+		}
+		if other.uid != rootAccount.uid && other.uid != u.owner.uid {
+			u.admittedUIDs = append(u.admittedUIDs, uint32(other.uid))
+		}
+	}
+	slices.Sort(u.admittedUIDs)
+	u.admittedUIDs = slices.Compact(u.admittedUIDs)
+	return u, nil
+}
+
+// traversingUIDs returns the users other than root that must pass through the directory of the
+// allocation, in ascending order.
+func (u taskUsers) traversingUIDs() []uint32 {
+	if u.allUsers || u.owner.uid == rootAccount.uid {
+		return u.admittedUIDs
+	}
+	all := append([]uint32{uint32(u.owner.uid)}, u.admittedUIDs...)
+	slices.Sort(all)
+	return all
+}
+
+func lookupAccount(name string) (account, error) {
+	cred, err := taskuser.Lookup(name)
+	if err != nil {
+		return account{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	return account{int(cred.Uid), int(cred.Gid)}, nil
+}
+
+// isOwnershipDenied reports whether err means that owners or ACLs cannot be set: the file system
+// does not support them, or a container may not set them.
+func isOwnershipDenied(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC)
+}
+
+// explainOwnershipDenied adds the remedy to an error for which isOwnershipDenied is true.
+func explainOwnershipDenied(err error) error {
+	if err == nil || !isOwnershipDenied(err) {
+		return err
+	}
+	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
+}
+
+// ensureDirForUsers is ensureDir for a directory of a task that only the users of the task may
+// access. An existing directory is changed only if it belongs to none of them, or has
+// Nomad's mode. A directory that a task has mounted there is not changed.
+func (h *dirHandle) ensureDirForUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
+	if u.allUsers || !isPrivileged() {
+		return h.ensureDir(name, nomadMode, taskOwned)
+	}
+	dir, made, err := h.makeDir(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.restrictDir(dir, name, made, u, nomadMode); err != nil {
+		dir.close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// ensureDirExistsForUsers is ensureDirForUsers for a directory that belongs to the task once it exists:
+// a file or link that the task has put in its place stays.
+func (h *dirHandle) ensureDirExistsForUsers(name string, u taskUsers, nomadMode fs.FileMode) error {
+	return closeEnsuredDir(h.ensureDirForUsers(name, u, nomadMode))
+}
+
+// restrictDir gives dir, which is called name in h, to the users of a task, and closes it
+// to all others. made means that dir is new.
+func (h *dirHandle) restrictDir(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
+	err := h.setTaskOwnership(dir, name, made, u)
+	if err == nil || !u.allowNomadFileModes || !isOwnershipDenied(err) {
+		return explainOwnershipDenied(err)
+	}
+	return dir.chmod(nomadMode)
+}
+
+func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u taskUsers) error {
+	st, err := dir.stat()
+	if err != nil {
+		return err
+	}
+	belongs := int(st.Uid) == u.owner.uid || slices.Contains(u.admittedUIDs, st.Uid)
+	nomadMode := st.Mode&0o777 == 0o777
+	if !made && (!belongs || nomadMode) {
+		if foreign, err := h.isForeignMount(dir, name); foreign || err != nil {
+			return err
+		}
+	}
+	if !belongs {
+		// If the owner is root, no file changes its owner, because root can read all files.
+		// Of the directories that belong to root before the first start, only local can have
+		// files: the data of an earlier allocation.
+		if !made && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localDirName) {
+			if err := dir.chownTree(int(st.Uid), u.owner); err != nil {
+				return err
+			}
+		}
+		if err := dir.chown(u.owner); err != nil {
+			return err
+		}
+	}
+	mode := fs.FileMode(0o700)
+	if len(u.admittedUIDs) > 0 {
+		mode |= fs.ModeSticky // the sticky bit prevents a user from replacing files of another user
+	}
+	switch {
+	case made && st.Mode&0o7777 == 0o700 && len(u.admittedUIDs) == 0:
+		return nil
+	case made || !belongs || nomadMode:
+		if err := dir.chmod(mode); err != nil {
+			return err
+		}
+	case len(u.admittedUIDs) == 0 && st.Mode&0o070 != 0:
+		// An earlier allocation may have admitted users. Access that the task itself
+		// has granted to others stays.
+		dropped, err := dir.dropACL()
+		if err != nil || !dropped {
+			return err
+		}
+		return dir.chmod(mode)
+	}
+	if len(u.admittedUIDs) == 0 {
+		return nil
+	}
+	return dir.setACL(u.admittedUIDs, aclRWX)
+}
+
+// isForeignMount reports whether a mount that the agent did not make is on dir, which is
+// called name in h.
+func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
+	if err != nil || !mounted {
+		return false, err
+	}
+	if name != secretsDirName && name != privateDirName {
+		return true, nil
+	}
+	tmpfs, err := dir.isOnTmpfs()
+	return !tmpfs, err
+}
+
+// chownTree changes the owner of everything in the directory tree that belongs to user id
+// from, because the user of a task has changed since the files were created. It does
+// not enter mounts. The caller changes the directory itself afterwards, so that an
+// interrupted call is repeated.
+func (h *dirHandle) chownTree(from int, to account) error {
+	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return h.wrapError("open", err)
+	}
+	f := os.NewFile(uintptr(fd), h.path)
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(256)
+		for _, name := range names {
+			if err := h.chownEntry(name, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (h *dirHandle) chownEntry(name string, from int, to account) error {
+	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
+	if err != nil {
+		return h.errorf("open", name, err)
+	}
+	entry := &dirHandle{fd: fd, path: h.path + "/" + name}
+	defer entry.close()
+	if mounted, err := safepath.IsMount(h.fd, fd); mounted || err != nil {
+		return err
+	}
+	st, err := entry.stat()
+	if err != nil {
+		return err
+	}
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if isDir {
+		if err := entry.chownTree(from, to); err != nil {
+			return err
+		}
+	}
+	// A file of root with several hard links may also be outside the directory.
+	if int(st.Uid) != from || from == rootAccount.uid && !isDir && st.Nlink > 1 {
+		return nil
+	}
+	return entry.chown(to)
+}
+
+// admitUsers lets further users pass through the directory of the allocation. The caller
+// holds d.mu.
+func (h *dirHandle) admitUsers(users []uint32, fallback bool) error {
+	if len(users) == 0 {
+		return nil
+	}
+	now, err := h.readACLUsers()
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(now, users)
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) == len(now) {
+		return nil
+	}
+	err = h.setACL(all, aclTraverse)
+	if err != nil && fallback && isOwnershipDenied(err) {
+		return h.chmod(nomadAllocDirMode)
+	}
+	return explainOwnershipDenied(err)
+}
+
+// DismissUser makes the directory of the allocation inaccessible to a user who could pass through
+// it. It does nothing if the directory does not exist, or if the agent is not root. BuildTask admits
+// the user again.
+func (d *Dir) DismissUser(uid uint32) error {
+	if !isPrivileged() {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	alloc, err := d.open()
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer alloc.close()
+	admitted, err := alloc.readACLUsers()
+	if err != nil || !slices.Contains(admitted, uid) {
+		return err
+	}
+	return alloc.setACL(slices.DeleteFunc(admitted, func(id uint32) bool { return id == uid }), aclTraverse)
+}
+
+// nomadAllocDirMode is Nomad's mode of the directory of an allocation.
+const nomadAllocDirMode fs.FileMode = 0o755
+
+// RestrictAccess closes the directory of the allocation to all accounts except the users of
+// the tasks, if an earlier version left it open. The given tasks may be running: their
+// users are not locked out at any time. It does nothing if the directory does not
+// exist, or if the agent is not root.
+func (d *Dir) RestrictAccess(tasks []TaskOptions) error {
+	if !isPrivileged() {
+		return nil
+	}
+	if err := d.restrictAccess(tasks); err != nil {
+		return fmt.Errorf("restrict alloc directory %s: %w", d.Path(), err)
+	}
+	return nil
+}
+
+func (d *Dir) restrictAccess(tasks []TaskOptions) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	alloc, err := d.open()
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer alloc.close()
+	st, err := alloc.stat()
+	if err != nil || st.Mode&0o007 == 0 {
+		return err
+	}
+	var allowedUIDs []uint32
+	fallback := false
+	for _, t := range tasks {
+		u, err := t.users()
+		fallback = fallback || t.NomadFileModes
+		if err != nil {
+			continue // no process runs as a user that does not exist
+		}
+		allowedUIDs = append(allowedUIDs, u.traversingUIDs()...)
+	}
+	if len(allowedUIDs) == 0 {
+		return alloc.chmod(0o700)
+	}
+	if err := alloc.admitUsers(allowedUIDs, false); err != nil && !(fallback && isOwnershipDenied(err)) {
+		return err
+	}
+	return nil
+}
+
+// DenyAccess closes the directory of an allocation without running tasks to all accounts
+// except the agent's.
+func (d *Dir) DenyAccess() error { return d.RestrictAccess(nil) }

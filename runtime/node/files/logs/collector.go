@@ -1,0 +1,620 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// ErrClosed means that the Collector was closed.
+var ErrClosed = errors.New("log collector client is closed")
+
+// TooManyTasksError means that the output of a task cannot be collected because other tasks use all
+// descriptors of this process or of the collector process.
+type TooManyTasksError struct {
+	Tasks int // number of tasks whose output is collected
+	Limit int // descriptors per process
+
+	// DescriptorsFreed is closed when a descriptor may be free again.
+	DescriptorsFreed <-chan struct{}
+}
+
+func (e *TooManyTasksError) Error() string {
+	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
+}
+
+// maxTasks returns how many tasks fit into a limit of descriptors, at least one.
+func maxTasks(limit int) int { return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask }
+
+// descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
+func descriptorLimit() int {
+	limit, err := osprocess.DescriptorLimit()
+	if err != nil {
+		return math.MaxInt32
+	}
+	return int(min(limit, math.MaxInt32))
+}
+
+// fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
+type fdStore interface {
+	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
+	StoreFD(ctx context.Context, key string, f *os.File) error
+	GetFD(key string) (*os.File, error)
+	RemoveFD(ctx context.Context, key string) error
+	AdoptProcess(context.Context, osprocess.ID) error
+	SameExecutable(context.Context, osprocess.ID, *os.File) (bool, error)
+	StoredFDKeys() []string
+	Ephemeral() bool
+}
+
+// Config configures how a Collector finds and starts the collector process.
+type Config struct {
+	Keeper        fdStore
+	Dir           string   // the data directory; one collector process serves it, see keeper.Directory
+	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
+
+	// LingerTimeout is how long a collector process without work waits for an agent; 0 means ten minutes.
+	LingerTimeout time.Duration
+
+	// OnLoss is called when output of a task cannot be written, and again when it can be written.
+	// It must not block.
+	OnLoss func(OutputLoss)
+
+	Logger hclog.Logger
+
+	// MaxDescriptors is the limit of descriptors per process; 0 means the limit of this process.
+	// Start returns a TooManyTasksError when all of them are used. The limit of the collector process
+	// applies if it is lower and cannot be raised.
+	MaxDescriptors int
+
+	// Tests set these.
+	stopTimeout time.Duration // time that Stop waits for writers to close the FIFOs
+	idleTimeout time.Duration // time that the collector process stays without tasks
+	version     int           // version of the protocol; 0 means protocolVersion
+}
+
+// Collector is the agent's side of log collection: it makes the FIFOs, keeps a
+// collector process running that reads them, and notifies followers of new output. All
+// methods may be called concurrently.
+type Collector struct {
+	conf         Config
+	dir          *keeper.Directory
+	closeStarted <-chan struct{} // closed by Close
+	cancel       context.CancelFunc
+	wg           sync.WaitGroup
+	conns        *rpcmux.Reconnector[*processConn]
+	starts       atomic.Int64 // number of collector processes that were started
+
+	losses lossTracker
+
+	mu               sync.Mutex // mu is locked before the mutex of conns
+	process          osprocess.ID
+	descriptorLimit  int // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
+	tasks            map[taskKey]*taskState
+	previousTasks    map[taskKey]bool // tasks of an earlier agent that have descriptors and are not in tasks
+	streams          map[key]*streamState
+	streamAdded      chan struct{} // channel, closed and replaced when a stream is added
+	descriptorsFreed chan struct{} // channel, closed and replaced when the collection of a task stops
+	tasksChanged     chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
+}
+
+type taskKey struct{ allocID, name string }
+
+// taskState is a task whose output is collected.
+type taskState struct {
+	mu  sync.Mutex // mu is held during Start and Stop of this task, and locked before Collector.mu
+	dir int        // descriptor of the log directory, -1 when the task is stopped; guarded by Collector.mu
+	Task
+
+	// openStreams are stopped streams that still have a writer, because the task may still
+	// run. Guarded by Collector.mu.
+	openStreams map[Stream]bool
+}
+
+// streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
+type streamState struct {
+	newestFileIndex int64         // number of the newest file that the collector process has reported
+	changed         chan struct{} // channel, closed and replaced when newestFileIndex changes or the stream stops
+	ended           bool
+}
+
+func (s *streamState) wakeFollowers() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// New returns a Collector. It connects to the process of an earlier agent, or starts one for the
+// first task, and stops the process a minute after the last task was removed.
+func New(conf Config) (*Collector, error) {
+	if conf.Keeper == nil || conf.Dir == "" || len(conf.CollectorArgs) == 0 {
+		return nil, errors.New("log collector: keeper, directory and arguments are needed")
+	}
+	if conf.LingerTimeout == 0 {
+		conf.LingerTimeout = 10 * time.Minute
+	}
+	if conf.stopTimeout == 0 {
+		conf.stopTimeout = 2 * time.Second
+	}
+	if conf.idleTimeout == 0 {
+		conf.idleTimeout = time.Minute
+	}
+	if conf.Logger == nil {
+		conf.Logger = hclog.NewNullLogger()
+	}
+	if conf.MaxDescriptors == 0 {
+		conf.MaxDescriptors = descriptorLimit()
+	}
+	if conf.OnLoss == nil {
+		conf.OnLoss = func(OutputLoss) {}
+	}
+	dir, err := keeper.OpenDirectory(conf.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("log collector: %w", err)
+	}
+	life, stop := context.WithCancel(context.Background())
+	c := &Collector{
+		conf:             conf,
+		dir:              dir,
+		closeStarted:     life.Done(),
+		cancel:           stop,
+		conns:            rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		descriptorLimit:  conf.MaxDescriptors,
+		tasks:            map[taskKey]*taskState{},
+		previousTasks:    tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
+		streams:          map[key]*streamState{},
+		streamAdded:      make(chan struct{}),
+		descriptorsFreed: make(chan struct{}),
+		tasksChanged:     make(chan struct{}, 1),
+	}
+	c.wg.Go(func() { c.maintainConn(life) })
+	return c, nil
+}
+
+// Close closes the connection. The collector process continues with its streams as long as tasks
+// write, unless the keeper is ephemeral. Follow returns ErrClosed after that. Close may be called
+// twice.
+func (c *Collector) Close() error {
+	c.cancel()
+	c.wg.Wait()
+	c.dir.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tasks {
+		if t.dir >= 0 {
+			unix.Close(t.dir)
+			t.dir = -1
+		}
+	}
+	return nil
+}
+
+// Process returns the collector process of the latest connection.
+func (c *Collector) Process() osprocess.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process
+}
+
+// Status is the state of the collector process from the point of view of the agent.
+type Status struct {
+	Process   osprocess.ID // of the latest connection
+	Connected bool         // without tasks there is no process
+	Starts    int          // collector processes that were started
+
+	// Counted is false if the process has not replied; the next fields are zero then. Their values are since the start
+	// of the process.
+	Counted                 bool
+	Streams                 int // streams that the process reads
+	WrittenBytes, LostBytes int64
+}
+
+// Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
+func (c *Collector) Status(ctx context.Context) Status {
+	l := c.conns.Now()
+	s := Status{Process: c.Process(), Connected: l != nil && !l.Ended(), Starts: int(c.starts.Load())}
+	if !s.Connected {
+		return s
+	}
+	if m, err := l.call(ctx, &message{Op: opStats}); err == nil {
+		s.Process, s.Counted, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.Streams, m.Written, m.Lost
+	}
+	return s
+}
+
+// Start starts to collect the output of a task, and returns the paths of the FIFOs that the task
+// writes to. The caller calls it before each start of the task, and after it has restored a
+// running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
+// directory of the allocation, to which no task can write, so that a task cannot replace the FIFO
+// of another task.
+func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string, err error) {
+	wrap := func(err error) error {
+		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
+	}
+	if err := task.check(); err != nil {
+		return "", "", wrap(err)
+	}
+	t, err := c.reserveTask(task)
+	if err != nil {
+		return "", "", wrap(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	alloc, dir, err := openAllocAndLogDirs(task.Dir)
+	if err != nil {
+		return "", "", wrap(err)
+	}
+	defer unix.Close(alloc)
+	c.mu.Lock()
+	if t.dir >= 0 {
+		unix.Close(t.dir)
+	}
+	t.dir, t.Task = dir, task
+	c.mu.Unlock()
+
+	// The streams start in parallel, so that their round trips overlap.
+	var wg sync.WaitGroup
+	var paths [len(streams)]string
+	var errs [len(streams)]error
+	for i, s := range streams {
+		k := key{task.AllocID, task.Name, s}
+		paths[i] = task.fifoPath(s)
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.Running) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return "", "", wrap(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range streams {
+		// A follower that subscribed before the process had the stream gets no reply, so it is woken
+		// here.
+		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
+			st.wakeFollowers()
+		}
+	}
+	return paths[0], paths[1], nil
+}
+
+// startStream hands one stream to the current collector process, or to the next one.
+func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k key, running bool) error {
+	fifo, err := c.ensureFIFO(ctx, alloc, k, running)
+	if err != nil {
+		return err
+	}
+	defer fifo.Close()
+	c.mu.Lock()
+	delete(t.openStreams, k.Stream)
+	if st := c.streams[k]; st == nil || st.ended {
+		c.streams[k] = &streamState{newestFileIndex: -1, changed: make(chan struct{})}
+		close(c.streamAdded)
+		c.streamAdded = make(chan struct{})
+	}
+	c.mu.Unlock()
+	for {
+		l, err := c.conns.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.handOverStream(ctx, l, t, k, fifo); !errors.Is(err, errDisconnected) {
+			return err
+		}
+	}
+}
+
+// reserveTask returns the record of a task. It adds one if descriptors are free, or if the task has its
+// descriptors from an earlier agent.
+func (c *Collector) reserveTask(task Task) (*taskState, error) {
+	has := false
+	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
+		f.Close()
+		has = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
+	if n := len(c.tasks) + len(c.previousTasks); !known && !has && n >= maxTasks(c.descriptorLimit) {
+		return nil, &TooManyTasksError{Tasks: n, Limit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
+	}
+	return c.getOrAddTaskLocked(task), nil
+}
+
+// getOrAddTaskLocked returns the record of a task, and adds it if there is none.
+func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
+	k := taskKey{task.AllocID, task.Name}
+	t := c.tasks[k]
+	if t == nil {
+		t = &taskState{dir: -1, Task: task, openStreams: map[Stream]bool{}}
+		c.tasks[k] = t
+		delete(c.previousTasks, k)
+		c.signalTaskCountLocked(1)
+	}
+	return t
+}
+
+// signalTaskCountLocked notifies maintainConn if the number of tasks is equal to the
+// parameter tasks.
+func (c *Collector) signalTaskCountLocked(tasks int) {
+	if len(c.tasks) != tasks {
+		return
+	}
+	select {
+	case c.tasksChanged <- struct{}{}:
+	default:
+	}
+}
+
+// ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
+// that the keeper holds it.
+//
+// A running task keeps the FIFO that the keeper holds, also when that is no longer in the
+// directory: the end of the last reader would kill the task with SIGPIPE. The next start of the
+// task makes a new FIFO.
+func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key, running bool) (*os.File, error) {
+	f, err := c.conf.Keeper.GetFD(k.fdKey())
+	if err == nil {
+		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
+			return f, nil
+		}
+		if running {
+			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
+			return f, nil
+		}
+		f.Close()
+		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
+	} else if !errors.Is(err, keeper.ErrFDNotStored) {
+		return nil, err
+	}
+	fd, err := openFIFO(alloc, k.fifoName())
+	if err != nil {
+		return nil, err
+	}
+	// The FIFO is blocking, so that Go's poller ignores it: the poller would wake this process for
+	// each line. Readers request a non-blocking read per call.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	fifo := os.NewFile(uintptr(fd), k.fifoName())
+	if err := c.conf.Keeper.StoreFD(ctx, k.fdKey(), fifo); err != nil {
+		fifo.Close()
+		return nil, err
+	}
+	return fifo, nil
+}
+
+// handOverStream sends one stream to the collector process, which accepts a stream that it already has.
+func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskState, k key, fifo *os.File) error {
+	c.mu.Lock()
+	limits := t.limits(k.Stream)
+	dir, err := -1, error(nil)
+	if t.dir >= 0 {
+		dir, err = unix.FcntlInt(uintptr(t.dir), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	if dir < 0 {
+		return nil // the task was stopped while its stream was handed over
+	}
+	defer unix.Close(dir)
+	_, err = l.call(ctx, &message{Op: opStart, Key: k, Limits: limits}, int(fifo.Fd()), dir)
+	return err
+}
+
+// Stop ends the collection of a task's output. It waits up to two seconds until all writers have
+// closed the FIFOs, and then collects their content. Followers of the streams return after that.
+// The FIFOs stay in the directory. Stop of a task that is not collected returns nil.
+//
+// If ended is set, the process of the task is known to be dead: Stop closes the FIFOs,
+// and a child of the task that still writes gets SIGPIPE. If ended is not set, the task
+// may run, and SIGPIPE must not kill it: a FIFO is held and read as long as it has a
+// writer.
+func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) error {
+	c.mu.Lock()
+	t := c.tasks[taskKey{allocID, task}]
+	c.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	return c.stopTask(ctx, t, allocID, task, ended)
+}
+
+// Finish is Stop for a task whose output an earlier agent may have collected, and that will not be
+// started again: Finish first collects the rest of its output.
+func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
+	c.mu.Lock()
+	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
+	c.mu.Unlock()
+	if known {
+		return c.Stop(ctx, task.AllocID, task.Name, ended)
+	}
+	left, err := c.findLeftover(task)
+	if err != nil {
+		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
+	}
+	switch left {
+	case leftoverNone:
+		return nil
+	case leftoverOutput:
+		if _, _, err := c.Start(ctx, task); err != nil {
+			return err
+		}
+		return c.Stop(ctx, task.AllocID, task.Name, ended)
+	}
+	c.mu.Lock()
+	t := c.getOrAddTaskLocked(task)
+	c.mu.Unlock()
+	return c.stopTask(ctx, t, task.AllocID, task.Name, ended)
+}
+
+// leftoverState is the state in which an earlier agent may have left the collection of a task.
+type leftoverState int
+
+const (
+	leftoverNone    leftoverState = iota
+	leftoverOutput                // a FIFO and its log directory exist
+	leftoverOnlyFDs               // only descriptors in other processes exist
+)
+
+func (c *Collector) findLeftover(task Task) (leftoverState, error) {
+	held := false
+	alloc, dir, err := openAllocAndLogDirs(task.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return leftoverNone, err
+	}
+	if err == nil {
+		defer unix.Close(alloc)
+		defer unix.Close(dir)
+	}
+	for _, s := range streams {
+		k := key{task.AllocID, task.Name, s}
+		if err == nil && existsAt(alloc, k.fifoName()) {
+			return leftoverOutput, nil
+		}
+		f, err := c.conf.Keeper.GetFD(k.fdKey())
+		switch {
+		case err == nil:
+			f.Close()
+			held = true
+		case !errors.Is(err, keeper.ErrFDNotStored):
+			return leftoverNone, err
+		}
+	}
+	if held {
+		return leftoverOnlyFDs, nil
+	}
+	return leftoverNone, nil
+}
+
+func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string, ended bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	deadline := time.Now().Add(c.conf.stopTimeout)
+	var wg sync.WaitGroup
+	errs := make([]error, len(streams))
+	for i, s := range streams {
+		k := key{allocID, task, s}
+		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline, ended) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("end the logs of task %q: %w", task, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removeTaskLocked(t)
+	return nil
+}
+
+// removeTaskLocked removes the record of a task whose streams are stopped, unless one of its streams
+// is still open.
+func (c *Collector) removeTaskLocked(t *taskState) {
+	if len(t.openStreams) > 0 {
+		return
+	}
+	if t.dir >= 0 {
+		unix.Close(t.dir)
+		t.dir = -1
+	}
+	delete(c.tasks, taskKey{t.AllocID, t.Name})
+	c.notifyDescriptorsFreedLocked()
+	c.signalTaskCountLocked(0)
+}
+
+func (c *Collector) notifyDescriptorsFreedLocked() {
+	close(c.descriptorsFreed)
+	c.descriptorsFreed = make(chan struct{})
+}
+
+// releaseStream closes an open stream whose writers have closed the FIFO, unless the task was started
+// again.
+func (c *Collector) releaseStream(k key) {
+	c.mu.Lock()
+	t := c.tasks[taskKey{k.AllocID, k.Task}]
+	c.mu.Unlock()
+	if t != nil { // t is nil if an earlier agent has stopped the stream
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		c.mu.Lock()
+		open := t.openStreams[k.Stream]
+		c.mu.Unlock()
+		if !open {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), fdReleaseTimeout)
+	defer cancel()
+	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
+		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
+	}
+	if t == nil {
+		stored := tasksOfFDKeys(c.conf.Keeper.StoredFDKeys())
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if task := (taskKey{k.AllocID, k.Task}); c.previousTasks[task] && !stored[task] {
+			delete(c.previousTasks, task)
+			c.notifyDescriptorsFreedLocked()
+		}
+	} else {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(t.openStreams, k.Stream)
+		if c.streams[key{k.AllocID, k.Task, Stdout}] == nil && c.streams[key{k.AllocID, k.Task, Stderr}] == nil {
+			c.removeTaskLocked(t)
+		}
+	}
+}
+
+// fdReleaseTimeout is how long releaseStream waits for the keeper.
+const fdReleaseTimeout = 10 * time.Second
+
+func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
+	for {
+		l, err := c.conns.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		left := max(0, time.Until(deadline))
+		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !ended})
+		if errors.Is(err, errDisconnected) {
+			continue // the next collector process gets the stream within the remaining time
+		}
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		if st := c.streams[k]; st != nil {
+			st.ended = true
+			st.newestFileIndex = max(st.newestFileIndex, reply.Index)
+			st.wakeFollowers()
+			delete(c.streams, k)
+		}
+		c.losses.remove(k)
+		delete(t.openStreams, k.Stream)
+		if reply.HasWriter {
+			t.openStreams[k.Stream] = true
+		}
+		c.mu.Unlock()
+		if reply.HasWriter {
+			return nil // the collector process sends opEnd when the writers have closed the FIFO
+		}
+		return c.conf.Keeper.RemoveFD(ctx, k.fdKey())
+	}
+}

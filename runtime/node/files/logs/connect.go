@@ -1,0 +1,349 @@
+package logs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// setConn replaces the connection; nil means that there is none.
+func (c *Collector) setConn(l *processConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l != nil {
+		c.process = l.process
+	}
+	c.conns.Set(l, nil)
+	c.losses.clear() // a process reports them again
+	for _, st := range c.streams {
+		st.wakeFollowers() // followers subscribe again to the stream at the new collector process
+	}
+}
+
+// maintainConn keeps a connection to a collector process while there are tasks, until ctx ends. It
+// connects to the process of an earlier agent before the first task is added: otherwise each task
+// would wait until the streams of the tasks before it are handed over.
+func (c *Collector) maintainConn(ctx context.Context) {
+	l, err := c.connectAndHandOver(ctx, false)
+	if err != nil { // the next task that needs a process starts one
+		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
+	}
+	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
+		if !connected {
+			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
+				return
+			}
+		}
+		c.setConn(l)
+		c.serveConn(ctx, l)
+		c.setConn(nil)
+		l.close()
+	}
+}
+
+// waitForTask waits for a task. It returns false when ctx has ended.
+func (c *Collector) waitForTask(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if c.hasTasks() {
+			return true
+		}
+		select {
+		case <-c.tasksChanged:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+func (c *Collector) hasTasks() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tasks) > 0
+}
+
+// serveConn returns when the connection to the process is down, or when the process had no task for
+// idleTimeout; then the process is stopped if it is idle. A process that never had a task of
+// this agent is not stopped: it may have streams of tasks that are restored later.
+func (c *Collector) serveConn(ctx context.Context, l *processConn) {
+	idle := time.NewTimer(c.conf.idleTimeout)
+	defer idle.Stop()
+	used := false
+	for {
+		select {
+		case <-l.Done():
+			c.conf.Logger.Warn("log collector is gone", "pid", l.process.PID)
+			return
+		case <-ctx.Done():
+			return
+		case <-c.tasksChanged:
+			used = true
+			idle.Reset(c.conf.idleTimeout)
+		case <-idle.C:
+			if c.releaseConn() {
+				if used {
+					_ = l.send(&message{Op: opIdle}) // opIdle: a process that still has a stream of an earlier agent continues
+				}
+				return
+			}
+		}
+	}
+}
+
+// releaseConn drops the connection and returns true if there is no task. A task that is
+// added later waits for another collector process.
+func (c *Collector) releaseConn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.tasks) > 0 {
+		return false
+	}
+	c.conns.Set(nil, nil)
+	return true
+}
+
+func (c *Collector) connect(ctx context.Context) (*processConn, error) {
+	return c.connectAndHandOver(ctx, true)
+}
+
+// connectAndHandOver returns a connection to a process that has all streams. It starts or replaces
+// a process only if start is set.
+func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*processConn, error) {
+	l, err := c.dialOrSpawn(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	limit := raiseDescriptorLimit(l.process, c.conf)
+	c.mu.Lock()
+	c.descriptorLimit = limit
+	c.notifyDescriptorsFreedLocked() // the process can have a higher limit than the previous one had
+	c.mu.Unlock()
+	if err := c.handOverStreams(ctx, l); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// raiseDescriptorLimit gives the collector process p the limit of this process, which an earlier agent may not
+// have had, and returns how many descriptors each of both can have.
+func raiseDescriptorLimit(p osprocess.ID, conf Config) int {
+	limit, err := p.RaiseDescriptorLimit()
+	if err != nil {
+		conf.Logger.Warn("the log collector keeps a lower limit of open files than the agent", "pid", p.PID, "error", err)
+	}
+	if limit == 0 {
+		return conf.MaxDescriptors
+	}
+	return int(min(uint64(conf.MaxDescriptors), limit))
+}
+
+func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
+	c.mu.Lock()
+	tasks := make([]*taskState, 0, len(c.tasks))
+	for _, t := range c.tasks {
+		if t.dir >= 0 {
+			tasks = append(tasks, t)
+		}
+	}
+	c.mu.Unlock()
+	for _, t := range tasks {
+		for _, s := range streams {
+			c.mu.Lock()
+			k := key{t.AllocID, t.Name, s}
+			wanted, open := c.streams[k] != nil, t.openStreams[s]
+			c.mu.Unlock()
+			if !wanted && !open {
+				continue
+			}
+			fifo, err := c.conf.Keeper.GetFD(k.fdKey())
+			if err == nil {
+				err = c.handOverStream(ctx, l, t, k, fifo)
+				fifo.Close()
+			}
+			if err == nil && open {
+				var reply *message
+				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, KeepOpen: true}); err == nil && !reply.HasWriter {
+					c.wg.Go(func() { c.releaseStream(k) })
+				}
+			}
+			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
+				return err
+			}
+			if err != nil && !errors.Is(err, keeper.ErrFDNotStored) {
+				c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.AllocID, "task", k.Task, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// dialOrSpawn connects to the collector process. If start is set and no process of this build
+// runs, it starts one.
+func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, error) {
+	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	l, err := c.dialProcess(ctx)
+	if err == nil {
+		switch {
+		case !c.isOtherBuild(ctx, l):
+			// The current keeper adopts the process, because the keeper that started it may have
+			// exited.
+			if err := c.conf.Keeper.AdoptProcess(ctx, l.process); err != nil {
+				l.close()
+				return nil, err
+			}
+			return l, nil
+		case start:
+			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID, "version", l.version)
+			if err := c.quitProcess(l); err != nil {
+				l.close()
+				return nil, err
+			}
+		}
+		l.close()
+		err = errDisconnected
+	}
+	if !start {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if osprocess.IsResourceExhausted(err) {
+		return nil, err // the process may be alive
+	}
+	// One process serves the streams of a data directory. Output that the process has not moved is
+	// in the FIFOs, so a kill loses nothing.
+	p, running, lockErr := c.dir.LockedBy(pidFileName)
+	if lockErr != nil {
+		return nil, lockErr
+	}
+	if running {
+		if err := c.waitOrKillProcess(p, err); err != nil {
+			return nil, err
+		}
+	}
+	if text := c.crashLog().Read(); text != "" {
+		c.conf.Logger.Error("the last log collector crashed", "stderr", text)
+	}
+	if err := c.spawn(ctx); err != nil {
+		return nil, err
+	}
+	if l, err = c.dialProcess(ctx); err != nil {
+		return nil, fmt.Errorf("connect to log collector: %w", err)
+	}
+	return l, nil
+}
+
+// isOtherBuild reports whether a process runs a build other than this one.
+func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
+	if l.version != c.protocolVersion() {
+		return true
+	}
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	defer exe.Close()
+	same, err := c.conf.Keeper.SameExecutable(ctx, l.process, exe)
+	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
+}
+
+// quitProcess makes a process exit and waits until it has exited. The next process reads from the FIFOs
+// the output that this process has not moved.
+func (c *Collector) quitProcess(l *processConn) error {
+	_ = l.send(&message{Op: opQuit})
+	return c.waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"))
+}
+
+// exitTimeout is how long a process that cannot be reached has to exit by itself.
+const exitTimeout = 2 * time.Second
+
+// waitOrKillProcess waits until a process that serves no client has exited: a process that quits closes its
+// socket before it exits. A process that does not exit is killed; cause is the reason.
+func (c *Collector) waitOrKillProcess(p osprocess.ID, cause error) error {
+	if p.EndsWithin(exitTimeout) {
+		return nil
+	}
+	c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", cause)
+	return p.KillAndWait()
+}
+
+// FindCollector returns the collector process of a data directory, and false if none runs. It returns
+// the errors of [keeper.Directory.LockedBy].
+func FindCollector(d *keeper.Directory) (osprocess.ID, bool, error) { return d.LockedBy(pidFileName) }
+
+func (c *Collector) crashLog() keeper.CrashLog {
+	return keeper.CrashLog(filepath.Join(c.conf.Dir, logName))
+}
+
+// spawn starts a collector process through the keeper. The process inherits a listening socket, so
+// that a client need not wait until the process is ready.
+func (c *Collector) spawn(ctx context.Context) error {
+	listener, err := c.dir.Listen(socketNetwork, socketName)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	socket, err := listener.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	stderr, err := c.crashLog().Create()
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	conf, err := json.Marshal(processSetup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), LingerTimeout: c.conf.LingerTimeout})
+	if err != nil {
+		return err
+	}
+	_, err = c.conf.Keeper.Spawn(ctx, keeper.Command{
+		Name:   "log collector",
+		Path:   "/proc/self/exe",
+		Args:   c.conf.CollectorArgs,
+		Env:    append(keeper.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
+		Stdin:  socket,
+		Stderr: stderr,
+	})
+	if err == nil {
+		c.starts.Add(1)
+	}
+	return err
+}
+
+// handleEvent handles a message of the collector process that is not a reply.
+func (c *Collector) handleEvent(m *message) {
+	switch m.Op {
+	case opOutput:
+		c.mu.Lock()
+		if st := c.streams[m.Key]; st != nil {
+			st.newestFileIndex = max(st.newestFileIndex, m.Index)
+			st.wakeFollowers()
+		}
+		c.mu.Unlock()
+	case opEnd:
+		c.losses.remove(m.Key)
+		c.wg.Go(func() { c.releaseStream(m.Key) })
+	case opLoss:
+		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
+		if c.losses.record(m.Key, loss) {
+			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
+				"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
+			c.conf.OnLoss(loss)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// openLogDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
+// last two path elements are writable for tasks and are opened without following links.
+func openLogDir(path string) (int, error) {
+	alloc, logs, err := openAllocAndLogDirs(path)
+	if err == nil {
+		unix.Close(alloc)
+	}
+	return logs, err
+}
+
+// openAllocAndLogDirs opens the directory of an allocation, which has the FIFOs, and its log directory. Tasks
+// can write to the log directory only.
+func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
+	path = filepath.Clean(path)
+	shared := filepath.Dir(path)
+	alloc, err = safepath.OpenDir(filepath.Dir(shared))
+	if err != nil {
+		return -1, -1, err
+	}
+	logs = alloc
+	for _, step := range [...]struct {
+		path  string
+		flags int
+	}{{shared, unix.O_PATH}, {path, unix.O_RDONLY}} {
+		next, err := safepath.OpenAt(logs, filepath.Base(step.path), step.flags|unix.O_DIRECTORY, 0)
+		if logs != alloc {
+			unix.Close(logs)
+		}
+		if err != nil {
+			unix.Close(alloc)
+			return -1, -1, &os.PathError{Op: "open", Path: step.path, Err: err}
+		}
+		logs = next
+	}
+	return alloc, logs, nil
+}
+
+// fifoDir returns the directory of an allocation's FIFOs for its log directory.
+func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
+
+// UncollectedPaths returns the paths that a driver receives if it reads the output of the task by itself, as under Nomad.
+// No files exist there; such a driver needs their directory.
+func UncollectedPaths(task Task) (stdout, stderr string) {
+	path := func(s Stream) string { return filepath.Join(task.Dir, key{task.AllocID, task.Name, s}.fifoName()) }
+	return path(Stdout), path(Stderr)
+}
+
+// FIFOPaths returns the paths of the FIFOs of a task whose output is collected. The FIFOs need not exist.
+func FIFOPaths(task Task) (stdout, stderr string) {
+	return task.fifoPath(Stdout), task.fifoPath(Stderr)
+}
+
+func (t Task) fifoPath(s Stream) string {
+	return filepath.Join(fifoDir(t.Dir), key{t.AllocID, t.Name, s}.fifoName())
+}
+
+// existsAt reports whether a name exists in dir.
+func existsAt(dir int, name string) bool {
+	_, err := safepath.StatAt(dir, name)
+	return err == nil
+}
+
+// openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. Any other
+// kind of file under its name was not made by the agent: it is not
+// followed, and is removed.
+func openFIFO(dir int, name string) (int, error) {
+	for range 10 {
+		err := unix.Mkfifoat(dir, name, 0o600)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return -1, fmt.Errorf("make FIFO %s: %w", name, err)
+		}
+		// O_NONBLOCK: the FIFO has no writer yet, and the file may be a device.
+		fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err == nil {
+			if err = checkFIFO(fd); err == nil {
+				err = enableFIFOHangup(fd)
+			}
+			if err == nil {
+				return fd, nil
+			}
+			unix.Close(fd)
+			if !errors.Is(err, errForeignFile) {
+				return -1, fmt.Errorf("open FIFO %s: %w", name, err)
+			}
+		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
+			return -1, fmt.Errorf("open FIFO %s: %w", name, err)
+		}
+		if err := removeAt(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+			return -1, fmt.Errorf("remove what stands in the place of FIFO %s: %w", name, err)
+		}
+	}
+	return -1, fmt.Errorf("make FIFO %s: another process replaces it repeatedly", name)
+}
+
+var errForeignFile = errors.New("not a FIFO of ours")
+
+func checkFIFO(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return errForeignFile
+	}
+	return nil
+}
+
+// enableFIFOHangup opens and closes a write end. A FIFO that never had a writer does not report a
+// hang-up, and the stop of a task that was never started would wait until its timeout.
+func enableFIFOHangup(fd int) error {
+	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(w)
+}
+
+// removeAt removes a name of any file type.
+func removeAt(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	root, err := os.OpenRoot(safepath.ProcPath(dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(name)
+}
+
+// sameFile reports whether a name in dir is the open file. It does not follow links.
+func sameFile(dir int, name string, fd int) bool {
+	named, err := safepath.StatAt(dir, name)
+	var openStat unix.Stat_t
+	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
+}
+
+// listIndexes lists the numbers of a stream's files, in order. Files of any type count, because a
+// number in use cannot be used again.
+func listIndexes(dir int, prefix string) ([]int64, error) {
+	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list log directory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "logs")
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list log directory: %w", err)
+	}
+	var all []int64
+	for _, name := range names {
+		if n, ok := parseIndex(name, prefix); ok {
+			all = append(all, n)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// parseIndex returns the number in the name of a log file. It accepts only numbers in the format
+// that this package writes, and none that is close to an overflow.
+func parseIndex(name, prefix string) (int64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok || len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && digits != "0" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 63)
+	return int64(n), err == nil
+}
+
+func fileName(prefix string, index int64) string { return prefix + strconv.FormatInt(index, 10) }
+
+// openLogFile opens an existing log file. It returns errForeignFile if a task has replaced the file by a
+// link, a device, or a hard link to another file.
+func openLogFile(dir int, name string, flags int) (fd int, size int64, err error) {
+	// The check precedes the open, because the open of some devices has side effects.
+	st, err := safepath.StatAt(dir, name)
+	if err != nil {
+		return -1, 0, err
+	}
+	if !isLogFile(&st) {
+		return -1, 0, errForeignFile
+	}
+	fd, err = safepath.OpenAt(dir, name, flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, 0, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil || !isLogFile(&st) {
+		unix.Close(fd)
+		return -1, 0, errors.Join(err, errForeignFile)
+	}
+	return fd, st.Size, nil
+}
+
+func isLogFile(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
+}
+
+// createLogFile makes a new log file, and fails with EEXIST if the name exists.
+func createLogFile(dir int, name string) (int, error) {
+	fd, err := safepath.OpenAt(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Fchmod(fd, 0o644); err != nil { // the umask may have cleared bits
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

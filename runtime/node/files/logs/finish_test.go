@@ -1,0 +1,114 @@
+package logs
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+)
+
+// Output that a task wrote while no collector ran is collected by an agent that never started the
+// task.
+func TestFinishCollectsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(limits)
+	f := s.openFIFO(stdout)
+	s.writeText(f, "before\n")
+	s.awaitOutput(Stdout, "before\n")
+
+	// The agent exits, and the collector is killed or exits by itself.
+	s.collector.Close()
+	_ = s.collector.Process().Signal(unix.SIGKILL)
+	_, _ = s.keeper.Wait(t.Context(), s.collector.Process())
+	s.writeText(f, "meanwhile\n")
+	f.Close()
+
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 { // the second call finds nothing to clean up
+		if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
+			t.Fatal(err)
+		}
+		if _, b := s.readFiles(Stdout); string(b) != "before\nmeanwhile\n" {
+			t.Errorf("collected %q", b)
+		}
+	}
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
+		t.Errorf("the keeper still holds %v, %v", keys, err)
+	}
+}
+
+// The helper processes keep nothing of a task whose directory was removed.
+func TestFinishWithoutADirectory(t *testing.T) {
+	t.Parallel()
+	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	s := newFixture(t, Config{})
+	s.startTask(limits)
+	s.collector.Close()
+	if err := os.RemoveAll(s.logDir); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
+		t.Errorf("the keeper still holds %v, %v", keys, err)
+	}
+	never := newTask(t.TempDir()+"/alloc/alloc/logs", limits)
+	never.Name = "never"
+	if err := c.Finish(t.Context(), never, true); err != nil {
+		t.Errorf("a task that was never there: %v", err)
+	}
+}
+
+// A process that receives opQuit exits at once and leaves its output to the next process.
+func TestCollectorQuits(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	f := s.openFIFO(stdout)
+	s.writeText(f, "one\n")
+	s.awaitOutput(Stdout, "one\n")
+	old := s.collector.Process()
+	l, err := s.collector.conns.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.send(&message{Op: opQuit}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (osprocess.ExitStatus{}) {
+		t.Errorf("it ended with %v, %v", status, err)
+	}
+	s.writeText(f, "two\n")
+	s.awaitOutput(Stdout, "one\ntwo\n")
+	// The next collector process may write output before the client has recorded that
+	// process.
+	for s.collector.Process() == old {
+		if ctx.Err() != nil {
+			t.Fatalf("process %v is still the collector", old)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if now := s.collector.Process(); now.Signal(unix.Signal(0)) != nil {
+		t.Errorf("process %v does not run", now)
+	}
+	f.Close()
+	s.stopTask()
+}

@@ -1,0 +1,282 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// Origin is the position from which Follow counts its offset.
+type Origin int
+
+const (
+	FromStart      Origin = iota // the start of the oldest file that is kept
+	FromEnd                      // the current end of the newest file
+	FromNewestFile               // the start of the newest file, without an offset
+)
+
+// FollowRequest selects the output to read.
+type FollowRequest struct {
+	AllocID string
+	Task    string
+	Dir     string // as in Task
+	Stream  Stream
+
+	Origin Origin
+	Offset int64 // bytes after the start or before the end, limited to the output that is kept
+
+	// StopAtEnd makes Follow return at the current end, instead of waiting for more output.
+	StopAtEnd bool
+	// AcrossRestarts makes Follow continue when the stream is stopped: the task may be started again.
+	AcrossRestarts bool
+}
+
+// Chunk is a piece of a stream. Data is valid until emit returns.
+type Chunk struct {
+	File   string // name of the file in the log directory
+	Offset int64  // of Data in the file
+	Data   []byte
+}
+
+var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// Follow reads the files of a stream and passes their content to emit, in order and without gaps
+// as long as the reader is not max_files behind the task; then it continues with the oldest file
+// that is left. It returns nil after the last byte if the stream is stopped or was never started
+// here, or if StopAtEnd is set. Otherwise, and always with AcrossRestarts, it returns the error of emit or
+// the cause of ctx. Any number of followers may read one stream, and none of them slows the task
+// down.
+func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
+	k := key{req.AllocID, req.Task, req.Stream}
+	dir, err := openLogDir(req.Dir)
+	if err != nil {
+		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
+	}
+	defer unix.Close(dir)
+	r := &logReader{dir: dir, filePrefix: k.filePrefix(), fd: -1}
+	defer r.close()
+	if err := r.seek(req.Origin, req.Offset); err != nil {
+		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
+	}
+
+	for {
+		// The state of the stream is read before its files: a change between the two reads is
+		// in the files, or closes the channel.
+		c.mu.Lock()
+		st := c.streams[k]
+		changed, newest := c.streamAdded, int64(-1)
+		if st != nil {
+			changed, newest = st.changed, st.newestFileIndex
+		}
+		c.mu.Unlock()
+
+		if err := r.read(ctx, newest, emit); err != nil {
+			return err
+		}
+		if req.StopAtEnd || st == nil && !req.AcrossRestarts {
+			return nil
+		}
+		c.mu.Lock()
+		l := c.conns.Now()
+		ended := st != nil && st.ended
+		c.mu.Unlock()
+		if ended {
+			// The stream may have ended during the read, and the files may have more output.
+			if err := r.read(ctx, -1, emit); err != nil || !req.AcrossRestarts {
+				return err
+			}
+			continue
+		}
+		if l != nil && st != nil {
+			// If the send fails, the connection is closed, and the next connection wakes this
+			// follower.
+			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.index, Offset: r.offset})
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.closeStarted:
+			return ErrClosed
+		}
+	}
+}
+
+// HasLogs reports whether Follow has anything to read: a file, or a stream that will have one.
+func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
+	k := key{req.AllocID, req.Task, req.Stream}
+	c.mu.Lock()
+	collected := c.streams[k] != nil
+	c.mu.Unlock()
+	if collected {
+		return true, nil
+	}
+	dir, err := openLogDir(req.Dir)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(dir)
+	all, err := listIndexes(dir, k.filePrefix())
+	return len(all) > 0, err
+}
+
+// logReader is a position in the files of a stream.
+type logReader struct {
+	dir        int
+	filePrefix string
+	fd         int   // the open file, or -1
+	index      int64 // number of the open file, or the lowest number of the next file
+	offset     int64
+}
+
+func (r *logReader) close() {
+	if r.fd >= 0 {
+		unix.Close(r.fd)
+		r.fd = -1
+	}
+}
+
+// seek moves to the position of an origin and an offset.
+func (r *logReader) seek(origin Origin, offset int64) error {
+	all, err := listIndexes(r.dir, r.filePrefix)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	sizes := make([]int64, len(all))
+	for i, index := range all {
+		if st, err := safepath.StatAt(r.dir, fileName(r.filePrefix, index)); err == nil && isLogFile(&st) {
+			sizes[i] = st.Size
+		}
+	}
+	if origin == FromNewestFile {
+		r.index = all[len(all)-1]
+		return nil
+	}
+	if origin == FromEnd {
+		for i, size := range slices.Backward(sizes) {
+			r.index, r.offset = all[i], max(0, size-offset)
+			offset -= size
+			if offset <= 0 {
+				return nil
+			}
+		}
+		return nil
+	}
+	for i, size := range sizes {
+		r.index, r.offset = all[i], min(offset, size)
+		if offset < size {
+			return nil
+		}
+		offset -= size
+	}
+	return nil
+}
+
+// read passes the content of the files to emit, up to the end of the newest file. If newest is -1,
+// read lists the directory to find the newest file.
+func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
+	buf := bufferPool.Get().(*[32 << 10]byte)
+	defer bufferPool.Put(buf)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if r.fd < 0 {
+			next, ok, err := r.nextFile(r.index - 1)
+			if err != nil || !ok {
+				return err
+			}
+			if err := r.open(next); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := r.readOpenFile(ctx, buf[:], emit)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		if newest >= 0 && newest <= r.index {
+			return nil
+		}
+		// The reader is at the end of its file. If a newer file exists, this file is complete, but
+		// it may have grown before the newer file was made.
+		next, ok, err := r.nextFile(r.index)
+		if err != nil || !ok {
+			return err
+		}
+		if _, err := r.readOpenFile(ctx, buf[:], emit); err != nil {
+			return err
+		}
+		r.close()
+		r.index, r.offset = next, 0
+	}
+}
+
+// nextFile returns the lowest file number above index.
+func (r *logReader) nextFile(index int64) (int64, bool, error) {
+	all, err := listIndexes(r.dir, r.filePrefix)
+	if err != nil {
+		return 0, false, err
+	}
+	i, _ := slices.BinarySearch(all, index+1)
+	if i == len(all) {
+		return 0, false, nil
+	}
+	return all[i], true, nil
+}
+
+// open opens a file. It skips a file that does not exist or is not a log file of this package.
+func (r *logReader) open(index int64) error {
+	if index != r.index {
+		r.index, r.offset = index, 0
+	}
+	fd, _, err := openLogFile(r.dir, fileName(r.filePrefix, index), unix.O_RDONLY)
+	switch {
+	case err == nil:
+		r.fd = fd
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
+		r.index, r.offset = index+1, 0
+	default:
+		return fmt.Errorf("open %s: %w", fileName(r.filePrefix, index), err)
+	}
+	return nil
+}
+
+// readOpenFile reads the open file to its end. A truncated file is read from its start.
+func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+	for ctx.Err() == nil {
+		n, err := unix.Pread(r.fd, buf, r.offset)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return total, fmt.Errorf("read %s: %w", fileName(r.filePrefix, r.index), err)
+		}
+		if n == 0 {
+			var st unix.Stat_t
+			if err := unix.Fstat(r.fd, &st); err != nil || st.Size >= r.offset {
+				return total, err
+			}
+			r.offset = 0
+			continue
+		}
+		if err := emit(Chunk{File: fileName(r.filePrefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
+			return total, err
+		}
+		r.offset += int64(n)
+		total += int64(n)
+	}
+	return total, context.Cause(ctx)
+}

@@ -1,0 +1,97 @@
+package logs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+)
+
+// errDisconnected means that the connection closed before the reply came.
+var errDisconnected = errors.New("connection to the log collector is down")
+
+// processConn is one connection to a collector process.
+type processConn struct {
+	*rpcmux.PendingCalls[*message]
+	conn    *framing.Conn
+	process osprocess.ID
+	version int
+	onEvent func(*message)
+	wg      sync.WaitGroup
+}
+
+const socketNetwork = "unix"
+
+// dialProcess connects to the process of the data directory, and exchanges the hello messages.
+func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
+	conn, err := c.dir.Dial(socketNetwork, socketName)
+	if err != nil {
+		return nil, err
+	}
+	return c.newConn(ctx, conn)
+}
+
+// newConn exchanges the hello messages on a connection, which it owns from now on.
+func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
+	conn := framing.NewConn(socket, messageLimits)
+	hello, err := conn.ExchangeHello(ctx, framing.NewHello(framing.RoleAgent, c.protocolVersion()))
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, version: hello.Version, onEvent: c.handleEvent}
+	l.wg.Go(l.read)
+	return l, nil
+}
+
+func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.version, protocolVersion) }
+
+func (l *processConn) close() {
+	l.conn.Close()
+	l.wg.Wait()
+}
+
+// call sends a request and waits for the reply.
+func (l *processConn) call(ctx context.Context, m *message, fds ...int) (*message, error) {
+	reply, err := l.Call(ctx, func(id uint64) error {
+		m.ID = id
+		return l.send(m, fds...)
+	})
+	if err == nil && reply.Error != "" {
+		return nil, errors.New(reply.Error)
+	}
+	return reply, err
+}
+
+// send sends one message. It returns errDisconnected if the connection fails.
+func (l *processConn) send(m *message, fds ...int) error {
+	err := l.conn.Send(m, fds...)
+	if errors.Is(err, framing.ErrDown) {
+		return errDisconnected
+	}
+	return err
+}
+
+// read delivers replies and events until the connection closes.
+func (l *processConn) read() {
+	defer l.End()
+	defer l.conn.Close()
+	for {
+		m := &message{}
+		fds, err := l.conn.Receive(m)
+		framing.CloseAll(fds)
+		if err != nil {
+			return
+		}
+		if m.Op == opReply {
+			l.DeliverResponse(m.ID, m)
+		} else {
+			l.onEvent(m)
+		}
+	}
+}

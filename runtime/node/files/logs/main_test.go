@@ -1,0 +1,332 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+)
+
+// TestMain also runs the programs that the tests start: keeper, collector, a task that writes
+// numbered lines, and an agent that can be killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		var err error
+		switch os.Args[1] {
+		case "keeper":
+			err = keeper.Serve(context.Background())
+		case "log-collector":
+			err = serve(context.Background(), versionOf(os.Args[2:]))
+		case "foreign-collector":
+			err = foreignCollectorMain(os.Args[2])
+		case "lines":
+			err = writeLines(os.Args[2:])
+		case "blocks":
+			err = writeBlocks(os.Args[2:])
+		case "agent":
+			err = agentMain(os.Args[2:])
+		default:
+			os.Exit(runTests(m))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	// A race-enabled process otherwise sleeps for a second before it exits.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// Orphans become children of this process instead of init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	// The runtime opens its poller with the first pipe, and keeps it open.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+	before := countOpenFiles()
+	// Most tests wait for processes and use no CPU time.
+	_ = flag.Set("test.parallel", "8")
+	code := m.Run()
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != unix.ECHILD {
+		b, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+		for _, pid := range strings.Fields(string(b)) {
+			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			fmt.Fprintf(os.Stderr, "process %s is left behind: %q\n", pid, args)
+		}
+		code = 1
+	}
+	if after := countOpenFiles(); after > before {
+		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
+		code = 1
+	}
+	return code
+}
+
+func countOpenFiles() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	return len(entries)
+}
+
+// numberedLine returns the n-th line of a writer: its length and content depend on the number.
+func numberedLine(n int) string {
+	text := strconv.Itoa(n)
+	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%990) + "\n"
+}
+
+// writeLines writes a number of bytes in numbered lines for each byte on stdin.
+func writeLines(args []string) error {
+	path, limit := args[0], args[1]
+	bytes, err := strconv.Atoi(limit)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 4096)
+	total := 0
+	for n, round := 0, 1; ; round++ {
+		if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+			return w.Flush()
+		}
+		for ; total < round*bytes; n++ {
+			m, err := w.WriteString(numberedLine(n))
+			if err != nil {
+				return err
+			}
+			total += m
+		}
+	}
+}
+
+// versionOf returns the version of the protocol in the arguments of a program, or the version of this
+// program.
+func versionOf(args []string) int {
+	if len(args) == 0 {
+		return protocolVersion
+	}
+	version, err := strconv.Atoi(args[0])
+	if err != nil {
+		panic(err)
+	}
+	return version
+}
+
+// agentMain is an agent that collects one task's output and waits to be killed. Its collector process has the
+// version of the protocol in args.
+func agentMain(args []string) error {
+	run, dir, version := args[0], args[1], args[2:]
+	k, err := keeper.Start(context.Background(), keeper.Config{Dir: run, Args: []string{"nomad-lite", "keeper"}})
+	if err != nil {
+		return err
+	}
+	c, err := New(Config{Keeper: k, Dir: run, CollectorArgs: append([]string{"nomad-lite", "log-collector"}, version...), version: versionOf(version)})
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.Start(context.Background(), newTask(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
+		return err
+	}
+	fmt.Println(k.KeeperProcess().PID, c.Process().PID)
+	select {}
+}
+
+func newTask(dir string, limits Limits) Task {
+	return Task{AllocID: "a1", Name: "web", Dir: dir, Stdout: limits, Stderr: limits}
+}
+
+// fixture has a keeper, a collector and an allocation's log directory.
+type fixture struct {
+	t              *testing.T
+	runDir, logDir string
+	keeper         *keeper.Client
+	collector      *Collector
+}
+
+func newFixture(t *testing.T, conf Config) *fixture {
+	t.Helper()
+	s := newEmptyFixture(t)
+	s.newCollector(conf, true)
+	return s
+}
+
+// newPersistentFixture is newFixture with a keeper that outlives its agent. The test must call
+// makeKeeperEphemeral at its end.
+func newPersistentFixture(t *testing.T, conf Config) *fixture {
+	t.Helper()
+	s := newEmptyFixture(t)
+	s.newCollector(conf, false)
+	return s
+}
+
+// makeKeeperEphemeral makes the keeper stop its processes when the current agent exits.
+func (s *fixture) makeKeeperEphemeral() {
+	if err := s.keeper.SetEphemeral(context.WithoutCancel(s.t.Context())); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func newEmptyFixture(t *testing.T) *fixture {
+	t.Helper()
+	base := t.TempDir()
+	s := &fixture{t: t, runDir: filepath.Join(base, "run"), logDir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// newCollector creates the Collector.
+func (s *fixture) newCollector(conf Config, ephemeral bool) {
+	s.t.Helper()
+	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.keeper = k
+	s.t.Cleanup(func() { stopKeeper(s.t, k) })
+	if testing.Verbose() {
+		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
+	}
+	conf.Keeper, conf.Dir, conf.CollectorArgs = k, s.runDir, []string{"nomad-lite", "log-collector"}
+	c, err := New(conf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.collector = c
+	s.t.Cleanup(func() { c.Close() })
+}
+
+// stopKeeper waits until a keeper and all its descendants have exited.
+func stopKeeper(t *testing.T, k *keeper.Client) {
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	_ = k.KeeperProcess().Signal(unix.SIGTERM) // the keeper can have exited
+	awaitProcessExit(t, k.KeeperProcess())
+}
+
+func awaitProcessExit(t *testing.T, p osprocess.ID) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); p.Alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("process %d does not end", p.PID)
+			_ = p.Signal(unix.SIGKILL) // the process can have exited meanwhile
+			return
+		}
+	}
+	_, _ = unix.Wait4(p.PID, nil, 0, nil)
+}
+
+func (s *fixture) startTask(limits Limits) (stdout, stderr string) {
+	s.t.Helper()
+	stdout, stderr, err := s.collector.Start(s.t.Context(), newTask(s.logDir, limits))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return stdout, stderr
+}
+
+func (s *fixture) stopTask() {
+	s.t.Helper()
+	if err := s.collector.Stop(s.t.Context(), "a1", "web", true); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// openFIFO opens a FIFO for writing, as a driver does.
+func (s *fixture) openFIFO(path string) *os.File {
+	s.t.Helper()
+	// The descriptor is blocking, as a task's descriptor is, and not in Go's poller.
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		s.t.Fatalf("open %s: %v", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	s.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (s *fixture) writeText(f *os.File, text string) {
+	s.t.Helper()
+	if _, err := f.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// readFiles returns the names of a stream's files and their concatenated content.
+func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
+	s.t.Helper()
+	dir, err := openLogDir(s.logDir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer unix.Close(dir)
+	prefix := key{Task: "web", Stream: stream}.filePrefix()
+	list, err := listIndexes(dir, prefix)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, index := range list {
+		name := fileName(prefix, index)
+		names = append(names, name)
+		b, err := os.ReadFile(filepath.Join(s.logDir, name))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return names, all
+}
+
+// awaitOutput waits until the stream's files have the expected content.
+func (s *fixture) awaitOutput(stream Stream, want string) {
+	s.t.Helper()
+	var got []byte
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, got = s.readFiles(stream); string(got) == want {
+			return
+		}
+	}
+	s.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
+}
+
+// checkLines checks that b has the lines of a writer, without a lost or doubled line, up to at
+// least atLeast bytes.
+func checkLines(t *testing.T, b []byte, atLeast int) {
+	t.Helper()
+	if len(b) < atLeast {
+		t.Errorf("%d bytes arrived, want %d", len(b), atLeast)
+	}
+	n := 0
+	for len(b) > 0 {
+		want := numberedLine(n)
+		if !bytes.HasPrefix(b, []byte(want)) {
+			t.Fatalf("line %d is %.60q, want %.60q", n, b[:min(len(b), 60)], want)
+		}
+		b = b[len(want):]
+		n++
+	}
+}

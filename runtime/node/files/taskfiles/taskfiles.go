@@ -1,0 +1,199 @@
+package taskfiles
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// ErrPathEscapes means that a path leads out of the directory of the allocation. The
+// text is Nomad's.
+var ErrPathEscapes = errors.New("Path escapes the alloc directory")
+
+// ErrDirectory means that the path of a file is a directory.
+var ErrDirectory = errors.New("is a directory")
+
+// ErrNotRegular means that a path leads to a FIFO, a socket or a device.
+var ErrNotRegular = errors.New("is not a regular file")
+
+// ProtectedFileError means that only its task may read a file. Files of the host, which the agent or a driver
+// mounts for the task, are protected because the agent can read more of them than the task.
+type ProtectedFileError struct {
+	Kind string // "secret", "private" or "host"
+	Path string // requested path
+}
+
+func (e *ProtectedFileError) Error() string {
+	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
+}
+
+// Files opens the files of allocations. The zero value is ready, and uses no resources while no
+// file is followed. Its methods may be called concurrently.
+type Files struct {
+	watcher watcher
+}
+
+// Dir is the open directory of one allocation. Its methods may be called
+// concurrently.
+type Dir struct {
+	files *Files
+	fd    int
+	path  string
+}
+
+// Open opens the directory of an allocation. The parent is trusted, the name is not. The error is
+// fs.ErrNotExist if the directory does not exist.
+func (f *Files) Open(parent, allocID string) (*Dir, error) {
+	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
+		return nil, ErrPathEscapes
+	}
+	path := parent + "/" + allocID
+	above, err := safepath.OpenDir(parent)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(above)
+	fd, err := safepath.OpenAt(above, allocID, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &Dir{files: f, fd: fd, path: path}, nil
+}
+
+// Close closes the directory. Files that were opened in it stay open.
+func (d *Dir) Close() error { return unix.Close(d.fd) }
+
+// EntryInfo describes a file or directory.
+type EntryInfo struct {
+	fs.FileInfo
+	name string
+	// ContentType is the MIME type of the content; only Stat sets it.
+	ContentType string
+}
+
+// Name returns the last element of the path, with links resolved.
+func (i EntryInfo) Name() string { return i.name }
+
+// unknownContentType is the content type of files that are not read.
+const unknownContentType = "application/octet-stream"
+
+// Stat describes the file or directory of a path.
+func (d *Dir) Stat(path string) (EntryInfo, error) {
+	p, err := d.walk(path)
+	if err != nil {
+		return EntryInfo{}, d.errorf("stat", path, err)
+	}
+	defer p.close()
+	info, err := os.Stat(safepath.ProcPath(p.fd()))
+	if err != nil {
+		return EntryInfo{}, d.errorf("stat", path, err)
+	}
+	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
+	if info.Mode().IsRegular() && p.protectedKind() == "" {
+		// A file that cannot be read is described without its content type.
+		if content, err := p.openForReading(); err == nil {
+			defer content.Close()
+			var headBytes [512]byte
+			n, _ := io.ReadFull(content, headBytes[:])
+			i.ContentType = http.DetectContentType(headBytes[:n])
+		}
+	}
+	return i, nil
+}
+
+// List lists a directory, sorted by name. It does not follow links. It omits the files of the
+// agent beside the directories of the tasks: the FIFOs of task output, which Nomad has elsewhere, and the time line.
+func (d *Dir) List(path string) ([]EntryInfo, error) {
+	p, err := d.walk(path)
+	if err != nil {
+		return nil, d.errorf("open", path, err)
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := unix.Fstat(p.fd(), &st); err != nil {
+		return nil, d.errorf("open", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would block on a FIFO without a writer
+		return nil, d.errorf("open", path, unix.ENOTDIR)
+	}
+	root, err := os.OpenRoot(safepath.ProcPath(p.fd()))
+	if err != nil {
+		return nil, d.errorf("open", path, errors.Unwrap(err))
+	}
+	defer root.Close()
+	dir, err := root.Open(".")
+	if err != nil {
+		return nil, d.errorf("open", path, errors.Unwrap(err))
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, d.errorf("read", path, errors.Unwrap(err))
+	}
+	slices.Sort(names)
+	infos := make([]EntryInfo, 0, len(names))
+	for _, name := range names {
+		// Files that were removed after the directory was read are omitted.
+		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.IsDir()) {
+			infos = append(infos, EntryInfo{FileInfo: info, name: name})
+		}
+	}
+	return infos, nil
+}
+
+// File is an open file of a task.
+type File struct {
+	*os.File
+	files *Files
+	path  string // requested path, without a leading slash
+}
+
+// Open opens a file for reading. It does not block, and rejects secrets and files that are not
+// regular, whatever path or links lead to them.
+func (d *Dir) Open(path string) (*File, error) {
+	p, err := d.walk(path)
+	if err != nil {
+		return nil, d.errorf("stat", path, err)
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := unix.Fstat(p.fd(), &st); err != nil {
+		return nil, d.errorf("stat", path, err)
+	}
+	kind := p.protectedKind()
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, fmt.Errorf("file %q %w", path, ErrDirectory)
+	case kind != "":
+		return nil, &ProtectedFileError{kind, path}
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("file %q %w", path, ErrNotRegular)
+	}
+	f, err := p.openForReading()
+	if err != nil {
+		return nil, d.errorf("open", path, err)
+	}
+	return &File{File: f, files: d.files, path: strings.TrimLeft(path, "/")}, nil
+}
+
+// errorf returns an error with the path on the machine, for the operator.
+func (d *Dir) errorf(op, path string, err error) error {
+	if errors.Is(err, ErrPathEscapes) {
+		return ErrPathEscapes
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	return &fs.PathError{Op: op, Path: strings.TrimRight(d.path+"/"+strings.Trim(path, "/"), "/"), Err: err}
+}

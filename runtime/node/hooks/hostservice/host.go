@@ -1,0 +1,463 @@
+package hostservice
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Config configures a Host.
+type Config struct {
+	Listener net.Listener // Listener is the listener of the hook socket, which only this user can open
+	Key      Key
+	// AllocRunner returns the runner of an allocation, or nil if this node has no record of it
+	// or has not restored it yet.
+	AllocRunner func(id string) *allocrunner.Runner
+	// PreviousAllocsLoaded is closed when AllocRunner returns the allocations of the earlier agent.
+	PreviousAllocsLoaded <-chan struct{}
+	Store                *store.Store
+	Logger               hclog.Logger
+}
+
+// Host implements hook.Host for the plugins of a node.
+type Host struct {
+	config    Config
+	server    *grpc.Server
+	servingWG sync.WaitGroup
+	limiter   callLimiter
+}
+
+var _ hook.Host = (*Host)(nil)
+
+// Serve starts serving. The caller must call Close, which closes the listener.
+func Serve(c Config) *Host {
+	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
+	hook.RegisterHost(h.server, h)
+	h.servingWG.Go(func() {
+		if err := h.server.Serve(c.Listener); err != nil {
+			c.Logger.Error("hooks can no longer reach the agent", "error", err)
+		}
+	})
+	return h
+}
+
+// Close ends all calls and blocks until they have returned. A blocking call of a hook
+// reconnects to the next agent.
+func (h *Host) Close() {
+	h.server.Stop()
+	h.servingWG.Wait()
+}
+
+// authorizedCall is the bearer of a token, with the runner and the task that the call is for.
+type authorizedCall struct {
+	tokenClaims
+	runner *allocrunner.Runner
+	task   string // task is "" for all tasks
+}
+
+// authorize verifies the token of a call. The token of a task is valid for this task alone.
+func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+	verified, err := h.config.Key.Verify(s.Token)
+	if err != nil {
+		return authorizedCall{}, err
+	}
+	select {
+	case <-h.config.PreviousAllocsLoaded:
+	case <-ctx.Done():
+		return authorizedCall{}, ctx.Err()
+	}
+	c := authorizedCall{tokenClaims: verified, runner: h.config.AllocRunner(verified.AllocID), task: s.Task}
+	switch {
+	case c.runner == nil:
+		return authorizedCall{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
+	case verified.Task != "" && s.Task != "" && s.Task != verified.Task:
+		return authorizedCall{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, verified.Task)
+	case verified.Task != "":
+		c.task = verified.Task
+	}
+	select {
+	case <-c.done():
+		if c.continuesAfterShutdown() {
+			return authorizedCall{}, errStopping
+		}
+		return authorizedCall{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
+	default:
+		return c, nil
+	}
+}
+
+// errStopping means that this agent shuts down while the token stays valid.
+var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
+
+// done returns a channel that is closed when the token expires or the agent shuts down.
+func (c authorizedCall) done() <-chan struct{} {
+	if c.Task != "" {
+		return c.runner.TaskDone(c.Task)
+	}
+	return c.runner.Done()
+}
+
+// continuesAfterShutdown reports whether the allocation or task continues under the next agent.
+func (c authorizedCall) continuesAfterShutdown() bool {
+	if c.Task == "" {
+		return !c.runner.Finished()
+	}
+	t := c.runner.Status().TaskStates[c.Task]
+	return t != nil && t.State != model.TaskDead
+}
+
+// tokenExpired reports whether the token has expired, under any agent.
+func (c authorizedCall) tokenExpired() bool {
+	select {
+	case <-c.done():
+		return !c.continuesAfterShutdown()
+	default:
+		return false
+	}
+}
+
+// authorizeWrite is authorize with a rate limit, for a call that changes state.
+func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+	c, err := h.authorize(ctx, s)
+	if err == nil {
+		err = h.limiter.countWrite(c.tokenClaims)
+	}
+	return c, err
+}
+
+// authorizeTask is authorize for a call that needs a task and its process.
+func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+	c, err := h.authorize(ctx, s)
+	if err == nil && c.task == "" {
+		return c, fmt.Errorf("%w: name one, because the token is for an allocation", hook.ErrTaskNotRunning)
+	}
+	if err != nil {
+		return c, err
+	}
+	select {
+	case <-c.runner.Restored(): // until the runner is restored, a running task appears not to run
+		return c, nil
+	case <-ctx.Done():
+		return c, ctx.Err()
+	}
+}
+
+// toHookError maps the errors of runners to errors of package hook.
+func toHookError(err error) error {
+	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
+		return fmt.Errorf("%w: %w", hook.ErrTaskNotRunning, err)
+	}
+	return err
+}
+
+// Exec implements hook.Host.
+func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	c, err := h.authorizeTask(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if len(command) == 0 {
+		return nil, errors.New("there is no command to be run")
+	}
+	end, err := h.limiter.startCall(c.tokenClaims, execCalls)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	} else if deadline, ok := ctx.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	result, err := c.runner.Exec(ctx, c.task, command, timeout)
+	return result, toHookError(err)
+}
+
+// Stats implements hook.Host.
+func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	c, err := h.authorizeTask(ctx, s)
+	if err != nil {
+		return nil, h.blockUntilDone(ctx, err)
+	}
+	if interval <= 0 {
+		interval = time.Second
+	}
+	interval = max(interval, 100*time.Millisecond)
+	end, err := h.limiter.startCall(c.tokenClaims, statsCalls)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stream, exited, err := c.runner.SampleTaskStats(ctx, c.task, interval)
+	if err != nil {
+		cancel()
+		end()
+		return nil, toHookError(err)
+	}
+	usage := make(chan hook.Usage)
+	h.servingWG.Go(func() {
+		defer end()
+		defer close(usage)
+		defer cancel()
+		for {
+			for sample := range stream {
+				select {
+				case usage <- toHookUsage(sample):
+				case <-ctx.Done():
+					return
+				}
+			}
+			// The stream of samples has ended: the driver's plugin may have exited, or the agent
+			// may be shutting down.
+			select {
+			case <-exited:
+				return
+			case <-ctx.Done():
+				return
+			case <-time.After(interval):
+			}
+			next, of, err := c.runner.SampleTaskStats(ctx, c.task, interval)
+			switch {
+			case of != exited, c.tokenExpired():
+				return
+			case err == nil:
+				stream = next
+			}
+		}
+	})
+	return usage, nil
+}
+
+func toHookUsage(s *driver.TaskStats) hook.Usage {
+	return hook.Usage{
+		Time: s.Timestamp, CPUPercent: s.Total.CPU.Percent, CPUMHz: s.Total.CPU.TotalTicks,
+		MemoryRSS: s.Total.Memory.RSS, MemoryUsage: s.Total.Memory.Usage,
+	}
+}
+
+// State implements hook.Host.
+func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error) {
+	c, err := h.authorize(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	status := c.runner.Status()
+	state := &hook.AllocState{
+		ClientStatus: status.ClientStatus, ClientDescription: status.ClientDescription,
+		DesiredStatus: c.runner.Alloc().DesiredStatus, Tasks: make(map[string]hook.TaskState, len(status.TaskStates)),
+	}
+	for name, t := range status.TaskStates {
+		state.Tasks[name] = toHookTaskState(t)
+	}
+	return state, nil
+}
+
+func toHookTaskState(t *api.TaskState) hook.TaskState {
+	state := hook.TaskState{State: t.State, Failed: t.Failed, Restarts: t.Restarts, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt}
+	for _, e := range t.Events {
+		state.Events = append(state.Events, hook.Event{
+			Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details,
+			OperationID: model.EventOperationID(e), Ongoing: model.IsEventOngoing(e),
+		})
+	}
+	return state
+}
+
+// Interpolate implements hook.Host.
+func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (string, error) {
+	c, err := h.authorize(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	return c.runner.Interpolate(c.task, text), nil
+}
+
+// EmitEvent implements hook.Host.
+func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
+	c, err := h.authorizeWrite(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := event.Fault(); err != nil {
+		return err
+	}
+	details := make(map[string]string, len(event.Details))
+	for key, detail := range event.Details {
+		details[truncateText(key)] = truncateText(detail)
+	}
+	e := model.EventHookMessage(event.Type, truncateText(event.Message), details)
+	if event.OperationID != "" {
+		model.SetEventOperation(e, truncateText(event.OperationID), event.Ongoing)
+	}
+	return toHookError(c.runner.EmitEvent(c.task, e))
+}
+
+// truncateText limits the length of a text that is kept as long as the task.
+func truncateText(text string) string {
+	if len(text) > maxTextBytes {
+		return strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
+	}
+	return text
+}
+
+// Restart implements hook.Host.
+func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
+	c, err := h.authorizeWrite(ctx, s)
+	if err != nil {
+		return err
+	}
+	return toHookError(c.runner.RestartWithReason(c.task, c.reasonOrDefault(reason), failure))
+}
+
+// Signal implements hook.Host.
+func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
+	c, err := h.authorizeWrite(ctx, s)
+	if err != nil {
+		return err
+	}
+	return toHookError(c.runner.SignalWithReason(ctx, c.task, signal, c.reasonOrDefault(reason)))
+}
+
+// Kill implements hook.Host.
+func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
+	c, err := h.authorizeWrite(ctx, s)
+	if err != nil {
+		return err
+	}
+	return toHookError(c.runner.KillWithReason(c.task, c.reasonOrDefault(reason)))
+}
+
+// reasonOrDefault returns the reason that users see, or a default.
+func (c authorizedCall) reasonOrDefault(text string) string {
+	if text == "" {
+		return fmt.Sprintf("Hook %q asked for it", c.Hook)
+	}
+	return truncateText(text)
+}
+
+// SetHealth implements hook.Host.
+func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
+	c, err := h.authorizeWrite(ctx, s)
+	if err != nil {
+		return err
+	}
+	c.runner.SetHookHealth(c.Hook, healthy, truncateText(reason))
+	return nil
+}
+
+// readOrWatch reads the state, and blocks until the index of a table is higher than after.
+func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+	if after > 0 {
+		c, err := h.authorize(ctx, s)
+		if err != nil {
+			return answer, 0, h.blockUntilDone(ctx, err)
+		}
+		end, err := h.limiter.startCall(c.tokenClaims, watchCalls)
+		if err != nil {
+			return answer, 0, err
+		}
+		defer end()
+	}
+	for {
+		c, err := h.authorize(ctx, s) // the token is verified each time, because it may have expired
+		if err != nil {
+			return answer, 0, h.blockUntilDone(ctx, err)
+		}
+		ws := store.NewWatchSet()
+		answer, index, err = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
+		if err != nil {
+			return answer, 0, err
+		}
+		index = max(index, 1) // index 0 in a request means not to wait
+		if after == 0 || index > after {
+			return answer, index, nil
+		}
+		ws.Add(c.done())
+		if err := ws.WatchCtx(ctx); err != nil {
+			return answer, index, err
+		}
+	}
+}
+
+// blockUntilDone returns err, unless it is errStopping: then it blocks until the shutdown of
+// this agent has ended the call, so that the hook's client reconnects to the next agent
+// instead of returning an error.
+func (h *Host) blockUntilDone(ctx context.Context, err error) error {
+	if !errors.Is(err, errStopping) {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Variable implements hook.Host.
+func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+	if err := model.ValidateVariablePath(path); err != nil {
+		return nil, 0, err
+	}
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+		index := r.TableIndex(nil, store.Variables)
+		v := r.Variable(ws, namespace, path)
+		if v == nil {
+			return nil, index, nil
+		}
+		if err := r.VariableErr(v); err != nil {
+			return nil, 0, err
+		}
+		items := make(map[string]string, len(v.Items))
+		for key, value := range v.Items {
+			items[key] = value
+		}
+		return items, v.ModifyIndex, nil
+	})
+}
+
+// Variables implements hook.Host.
+func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+		index = r.TableIndex(ws, store.Variables)
+		for _, v := range r.Variables(ws, namespace, prefix) {
+			paths = append(paths, v.Path)
+		}
+		return paths, index, nil
+	})
+}
+
+// Services implements hook.Host.
+func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+		index = r.TableIndex(ws, store.Services)
+		instances := r.Services(ws, namespace)
+		if name != "" {
+			instances = r.ServicesByName(ws, namespace, name)
+		}
+		slices.SortFunc(instances, func(a, b *api.ServiceRegistration) int {
+			return cmp.Or(strings.Compare(a.ServiceName, b.ServiceName), strings.Compare(a.ID, b.ID))
+		})
+		for _, i := range instances {
+			list = append(list, hook.Service{
+				ID: i.ID, Name: i.ServiceName, Address: i.Address, Port: i.Port, Tags: i.Tags, AllocID: i.AllocID, NodeID: i.NodeID,
+				Datacenter: i.Datacenter, JobID: i.JobID,
+			})
+		}
+		return list, index, nil
+	})
+}

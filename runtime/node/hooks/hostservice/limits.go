@@ -1,0 +1,107 @@
+package hostservice
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// Limits of the requests of hooks.
+const (
+	maxRequestBytes = 4 << 20
+	// maxCalls limits the calls on one connection. A plugin has one connection, and the
+	// templates of hundreds of tasks wait for changes on it.
+	maxCalls     = 50_000
+	maxTextBytes = 1 << 10 // maxTextBytes limits a reason or a text of an event, in bytes; longer texts are cut
+)
+
+// callKind is a kind of long-running calls.
+type callKind int
+
+const (
+	execCalls callKind = iota
+	statsCalls
+	watchCalls
+	callKindCount
+)
+
+// callLimits are the numbers of concurrent calls of each kind per token.
+var callLimits = [callKindCount]struct {
+	n    int
+	name string // in messages
+}{
+	execCalls:  {16, "commands in the task"},
+	statsCalls: {16, "streams of samples"},
+	watchCalls: {1000, "calls that wait for a change"},
+}
+
+// An event, a signal or a restart costs a write of the state. These are the burst and
+// the long-term rate per token.
+const (
+	writeBurst      = 100
+	writesPerSecond = 10
+)
+
+// callLimiter counts the recent calls of each token. It has no bucket for a token without
+// recent calls.
+type callLimiter struct {
+	mu      sync.Mutex
+	buckets map[tokenClaims]*callBucket
+}
+
+type callBucket struct {
+	runningCalls [callKindCount]int // number of running calls of each kind
+	writes       float64            // writes that are not yet refilled by writesPerSecond
+	at           time.Time          // time of the last refill
+}
+
+// refill refills the bucket and reports whether it can be removed.
+func (b *callBucket) refill(now time.Time) (unused bool) {
+	b.writes = max(b.writes-now.Sub(b.at).Seconds()*writesPerSecond, 0)
+	b.at = now
+	return b.writes == 0 && b.runningCalls == [callKindCount]int{}
+}
+
+// bucketLocked returns the refilled bucket of a token.
+func (l *callLimiter) bucketLocked(c tokenClaims) *callBucket {
+	now := time.Now()
+	if b := l.buckets[c]; b != nil {
+		b.refill(now)
+		return b
+	}
+	maps.DeleteFunc(l.buckets, func(_ tokenClaims, other *callBucket) bool { return other.refill(now) })
+	if l.buckets == nil {
+		l.buckets = make(map[tokenClaims]*callBucket)
+	}
+	l.buckets[c] = &callBucket{at: now}
+	return l.buckets[c]
+}
+
+// startCall counts one more call of a kind until end is called. It fails at the limit.
+func (l *callLimiter) startCall(c tokenClaims, k callKind) (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketLocked(c)
+	if b.runningCalls[k] >= callLimits[k].n {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].name)
+	}
+	b.runningCalls[k]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		b.runningCalls[k]--
+	}, nil
+}
+
+// countWrite counts one more call that changes state. It fails at the rate limit.
+func (l *callLimiter) countWrite(c tokenClaims) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketLocked(c)
+	if b.writes > writeBurst-1 {
+		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", c.Hook, writeBurst, writesPerSecond)
+	}
+	b.writes++
+	return nil
+}

@@ -1,0 +1,80 @@
+package hostservice
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRunningCallsAreLimited(t *testing.T) {
+	var l callLimiter
+	one, other := tokenClaims{"a", "t", "h"}, tokenClaims{"a", "u", "h"}
+	for k := range callKindCount {
+		var endFuncs []func()
+		for range callLimits[k].n {
+			end, err := l.startCall(one, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			endFuncs = append(endFuncs, end)
+		}
+		if _, err := l.startCall(one, k); err == nil {
+			t.Errorf("more than %d %s", callLimits[k].n, callLimits[k].name)
+		}
+		if end, err := l.startCall(other, k); err != nil {
+			t.Errorf("another pays for it: %v", err)
+		} else {
+			end()
+		}
+		endFuncs[0]()
+		end, err := l.startCall(one, k)
+		if err != nil {
+			t.Errorf("after the end of one: %v", err)
+		}
+		for _, end := range append(endFuncs[1:], end) {
+			end()
+		}
+	}
+}
+
+func TestWritesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l callLimiter
+		one := tokenClaims{"a", "t", "h"}
+		count := func() (n int) {
+			for l.countWrite(one) == nil {
+				n++
+			}
+			return n
+		}
+		if n := count(); n != writeBurst {
+			t.Errorf("%d at once", n)
+		}
+		if err := l.countWrite(tokenClaims{"b", "t", "h"}); err != nil {
+			t.Errorf("another pays for it: %v", err)
+		}
+		time.Sleep(3 * time.Second)
+		if n := count(); n != 3*writesPerSecond {
+			t.Errorf("%d after three seconds", n)
+		}
+		time.Sleep(time.Hour)
+		if n := count(); n != writeBurst {
+			t.Errorf("%d after an hour", n)
+		}
+	})
+}
+
+func TestUnusedBucketsAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l callLimiter
+		_ = l.countWrite(tokenClaims{Hook: "acts"})
+		end, _ := l.startCall(tokenClaims{Hook: "waits"}, watchCalls)
+		_, _ = l.startCall(tokenClaims{Hook: "runs"}, execCalls)
+		time.Sleep(time.Minute)
+		end()
+		_ = l.countWrite(tokenClaims{Hook: "another"})
+		if len(l.buckets) != 2 || l.buckets[tokenClaims{Hook: "runs"}] == nil || l.buckets[tokenClaims{Hook: "another"}] == nil {
+			t.Errorf("%v", l.buckets)
+		}
+	})
+}

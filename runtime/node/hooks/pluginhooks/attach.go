@@ -1,0 +1,269 @@
+package pluginhooks
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+)
+
+// AttachTarget is the allocation, or the task of an allocation, that a Hook is attached to.
+type AttachTarget struct {
+	AllocID   string
+	Task      string // "" for the allocation
+	AllocJSON func() ([]byte, error)
+	EmitEvent func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
+	// PreviousAttachments holds the hooks that an earlier agent had attached, with their
+	// attachments as JSON.
+	PreviousAttachments map[string]string
+}
+
+// Config configures a Set.
+type Config struct {
+	FindPlugin FindFunc
+	// KnownHooks returns the hooks that have been launched before, by name.
+	KnownHooks func() map[string]*hook.Description
+	// ExpectedHooks returns the hooks that are believed to take part in every allocation
+	// and have not been launched.
+	ExpectedHooks func() []string
+	// UnknownPlugins returns the plugins whose type is not yet known. It closes changed when the
+	// result may have changed.
+	UnknownPlugins func() (plugins map[string]FirstLaunch, changed <-chan struct{})
+	Rules          []Rule // see SetRules
+	// BuiltinLimits are the operator's limits for builtin hooks, by name.
+	BuiltinLimits map[string]map[string]any
+	// Token returns the capability token that a hook presents to the host service.
+	Token        func(allocID, task, hook string) string
+	CleanupStore CleanupStore
+	// NoCallTimeouts means that a call lasts until the plugin answers or the caller's context ends.
+	NoCallTimeouts bool
+	Logger         hclog.Logger
+}
+
+// Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
+// and retries their pending cleanups; see Run.
+type Set struct {
+	config       Config
+	logger       hclog.Logger
+	cleanupAdded chan struct{} // the channel receives a value when a pending cleanup is new
+	rules        atomic.Pointer[[]Rule]
+
+	mu          sync.Mutex
+	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.invoke
+}
+
+// New returns a Set. Pending cleanups are retried only while Run runs.
+func New(c Config) *Set {
+	s := &Set{config: c, logger: c.Logger.Named("hooks"), cleanupAdded: make(chan struct{}, 1), retryQueues: make(map[string]*retryQueue)}
+	s.SetRules(c.Rules)
+	return s
+}
+
+// Rules returns the operator's rules.
+func (s *Set) Rules() []Rule { return *s.rules.Load() }
+
+// SetRules replaces the rules. Hooks that are already attached keep their old rules.
+func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
+
+// retryQueue returns the retry queue of a plugin.
+func (s *Set) retryQueue(name string) *retryQueue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.retryQueues[name] == nil {
+		s.retryQueues[name] = newRetryQueue()
+	}
+	return s.retryQueues[name]
+}
+
+// builtinHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
+type builtinHook struct {
+	name         string
+	order        int
+	readBlocks   func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
+	failureEvent func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
+	verbatimEnv  bool                           // see runnerhooks.Hook
+}
+
+var builtinHooks = []*builtinHook{
+	{
+		name:  "artifact",
+		order: runnerhooks.OrderArtifacts,
+		readBlocks: func(t *api.Task) map[string]any {
+			if len(t.Artifacts) == 0 {
+				return nil
+			}
+			return map[string]any{"artifacts": t.Artifacts}
+		},
+		failureEvent: func(err error) *api.TaskEvent {
+			return &api.TaskEvent{
+				Type: api.TaskArtifactDownloadFailed, Message: err.Error(), DownloadError: err.Error(),
+				Details: map[string]string{"download_error": err.Error()},
+			}
+		},
+	},
+	{
+		name:  "template",
+		order: runnerhooks.OrderTemplates,
+		readBlocks: func(t *api.Task) map[string]any {
+			if len(t.Templates) == 0 {
+				return nil
+			}
+			render := t.RestartPolicy != nil && t.RestartPolicy.RenderTemplates != nil && *t.RestartPolicy.RenderTemplates
+			return map[string]any{"templates": t.Templates, "render_templates": render}
+		},
+		verbatimEnv: true,
+	},
+}
+
+// CheckHookName rejects the name of a builtin hook that only blocks of tasks attach. Its
+// limits are set by the operator, not by a job.
+func CheckHookName(name string) error {
+	for _, b := range builtinHooks {
+		if b.name == name {
+			return fmt.Errorf("the hook is attached by %s blocks of tasks, and by nothing else: remove the key", name)
+		}
+	}
+	return nil
+}
+
+// BuiltinHooks returns the names of the builtin hooks that the blocks of a job need.
+func BuiltinHooks(job *api.Job) (names []string) {
+	for _, b := range builtinHooks {
+		for _, g := range job.TaskGroups {
+			if g == nil {
+				continue
+			}
+			for _, t := range g.Tasks {
+				if t == nil {
+					continue
+				}
+				if b.readBlocks(t) != nil {
+					names = append(names, b.name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// AllocHooks returns the hooks of an allocation, without the hooks that only one of
+// its tasks attaches.
+func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
+	group := a.GetTaskGroup()
+	return s.attachedHooks(a, taskDrivers(group), model.MergedMeta(a.Job.Meta, group.Meta), c)
+}
+
+// TaskHooks returns the hooks of a task.
+func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
+	list := s.attachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
+	for _, b := range builtinHooks {
+		blocks := b.readBlocks(t)
+		if blocks == nil {
+			continue
+		}
+		if limits := s.config.BuiltinLimits[b.name]; limits != nil {
+			blocks["limits"] = limits
+		}
+		raw, err := json.Marshal(blocks)
+		if err != nil {
+			s.logger.Error("blocks of a task cannot be passed to their hook", "task", t.Name, "hook", b.name, "error", err)
+			continue
+		}
+		h := s.newHook(b.name, attachment{explicit: true, builtinJSON: raw}, c)
+		h.builtin = b
+		list = append(list, runnerhooks.OrderedHook{Order: b.order, Hook: h})
+	}
+	return list
+}
+
+// attachedHooks returns the plugin hooks for an allocation or a task with these drivers and
+// this meta, including the detached hooks of c.PreviousAttachments.
+func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
+	known := s.config.KnownHooks()
+	attached := make(map[string]bool)
+	var list []runnerhooks.OrderedHook
+	for _, name := range s.candidateHooks(known, meta) {
+		h, d := s.newHook(name, attachment{}, c), known[name]
+		match := h.rule.Match
+		text, made := meta[model.HookPrefix+name]
+		if h.rule.appliesTo(a, drivers, meta) {
+			made = made || match != nil
+		} else {
+			h.rule.Config = nil
+		}
+		if !made && (match != nil || d != nil && !d.AllAllocs) {
+			continue
+		}
+		h.attachment = attachment{explicit: made, jobJSON: text}
+		h.description.Store(d)
+		attached[name] = true
+		list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
+		if !attached[name] && CheckHookName(name) == nil {
+			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
+			h.cleanupOnly = true
+			if !h.rule.appliesTo(a, drivers, meta) {
+				h.rule.Config = nil
+			}
+			list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
+		}
+	}
+	return list
+}
+
+// candidateHooks returns the plugins that may take part for this meta: the plugins that
+// the operator's rules name, that want every allocation, or that the job names.
+func (s *Set) candidateHooks(known map[string]*hook.Description, meta map[string]string) (names []string) {
+	named := make(map[string]bool)
+	add := func(name string) {
+		if !named[name] && CheckHookName(name) == nil {
+			named[name] = true
+			names = append(names, name)
+		}
+	}
+	for _, rule := range s.Rules() {
+		add(rule.Name)
+	}
+	every := s.config.ExpectedHooks()
+	for name, d := range known {
+		if d.AllAllocs {
+			every = append(every, name)
+		}
+	}
+	for _, name := range slices.Sorted(slices.Values(every)) {
+		add(name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if name, ok := strings.CutPrefix(key, model.HookPrefix); ok {
+			add(name)
+		}
+	}
+	return names
+}
+
+func (s *Set) ruleFor(name string) Rule {
+	rule := Rule{Name: name}
+	rules := s.Rules()
+	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
+		rule = rules[i]
+	}
+	if rule.Order == 0 {
+		rule.Order = runnerhooks.OrderPlugin
+	}
+	return rule
+}
+
+func (s *Set) newHook(name string, a attachment, c AttachTarget) *Hook {
+	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+}

@@ -1,0 +1,154 @@
+package pluginhooks
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// attachment is the configuration of a hook for one allocation or task.
+type attachment struct {
+	explicit    bool            // explicit is set if the operator, the job or the runner attached the hook
+	jobJSON     string          // jobJSON is the job's attachment as JSON; "" for none
+	builtinJSON json.RawMessage // builtinJSON is the runner's JSON for a builtin hook, passed on unchanged
+}
+
+// merge returns the job's attachment, overridden by the operator's configuration.
+func (a attachment) merge(operator map[string]any) (map[string]any, error) {
+	config, err := parseAttachment(a.jobJSON)
+	maps.Copy(config, operator)
+	return config, err
+}
+
+// newSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
+// for an argument that the schema does not have is about the JSON form of a driver's config block.
+func newSchemaError(diags hcl.Diagnostics) error {
+	text := strings.Join(block.Messages(diags), "; ")
+	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
+}
+
+// decode returns the JSON for the plugin, with the defaults of its schema.
+func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
+	if a.builtinJSON != nil {
+		return a.builtinJSON, nil
+	}
+	config, err := a.merge(operator)
+	switch {
+	case err != nil:
+		return nil, err
+	case schema == nil && len(config) > 0:
+		return nil, errNoConfig
+	case schema == nil:
+		return nil, nil
+	}
+	value, diags := block.Decode(schema, escapeTemplates(config).(map[string]any), nil)
+	if diags.HasErrors() {
+		return nil, newSchemaError(diags)
+	}
+	return ctyjson.Marshal(value, value.Type())
+}
+
+// CheckAttachment validates an attachment of a canonical job against the schema of its plugin, with the
+// operator's configuration for the allocations and tasks that the operator's rule matches, and without it
+// for the others.
+func (s *Set) CheckAttachment(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
+	rule := s.ruleFor(at.Hook)
+	matched, unmatched := rule.matchesPartsOf(job, at)
+	var errs []error
+	if matched {
+		_, err := attachment{jobJSON: at.Config}.decode(schema, rule.Config)
+		errs = append(errs, err)
+	}
+	if unmatched {
+		_, err := attachment{jobJSON: at.Config}.decode(schema, nil)
+		errs = append(errs, err)
+	}
+	return cmp.Or(errs...)
+}
+
+// CheckAttachmentSyntax validates the JSON of an attachment without the plugin's schema.
+func CheckAttachmentSyntax(text string) error {
+	_, err := parseAttachment(text)
+	return err
+}
+
+// scriptHook is the builtin hook whose attachment names hook points.
+const scriptHook = "script"
+
+// CheckTaskAttachment rejects an attachment to one task for hook points of the allocation: these
+// are called only for hooks that the group or the job attaches.
+func CheckTaskAttachment(name, text string, d *hook.Description) error {
+	var allocPoints []string
+	forTasks := false
+	for _, p := range d.Subscriptions {
+		if p.Point.IsTask() {
+			forTasks = true
+		} else {
+			allocPoints = append(allocPoints, p.Point.String())
+		}
+	}
+	if forTasks {
+		config, err := parseAttachment(text)
+		if name != scriptHook || err != nil {
+			return err
+		}
+		allocPoints = slices.DeleteFunc(allocPoints, func(point string) bool { return config[point] == nil })
+	}
+	if len(allocPoints) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job", strings.Join(allocPoints, ", "))
+}
+
+func parseAttachment(text string) (map[string]any, error) {
+	config := make(map[string]any)
+	if strings.TrimSpace(text) == "" {
+		return config, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&config); err != nil {
+		if other := new(json.UnmarshalTypeError); errors.As(err, &other) {
+			err = fmt.Errorf("it is of type %s", other.Value)
+		}
+		return map[string]any{}, fmt.Errorf(`attachment: not a JSON object such as {"key": "value"}: %w`, err)
+	}
+	if decoder.More() || config == nil {
+		return map[string]any{}, errors.New(`attachment: not one JSON object such as {"key": "value"}`)
+	}
+	return config, nil
+}
+
+// escapeTemplates escapes strings and keys, which a schema would evaluate as templates.
+func escapeTemplates(v any) any {
+	switch v := v.(type) {
+	case string:
+		return hclspec.Verbatim(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key := range v {
+			out[hclspec.Verbatim(key)] = escapeTemplates(v[key])
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = escapeTemplates(v[i])
+		}
+		return out
+	}
+	return v
+}

@@ -1,0 +1,208 @@
+package pluginhooks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// cleanupCall returns the function that makes the call of a pending cleanup.
+func cleanupCall(d *state.PendingCleanup) callFunc {
+	switch {
+	case d.Postrun != nil:
+		return bindRequest(RemoteHook.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
+	case d.Stop != nil:
+		return bindRequest(RemoteHook.Stop, d.Stop, &d.Stop.RequestMeta, &d.Stop.Alloc)
+	case d.Destroy != nil:
+		return bindRequest(RemoteHook.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
+	}
+	return func(context.Context, RemoteHook, callMeta) error {
+		return errors.New("a pending cleanup has no request")
+	}
+}
+
+// CleanupStore persists pending cleanups for the next agent. Its methods may be called
+// concurrently.
+type CleanupStore interface {
+	// List returns the pending cleanups. It deletes those of allocations without a record whose Until has
+	// passed, and sets Until to CleanupTimeout from now where it is zero and the allocation has no record.
+	// Unreadable records are left out.
+	List() []state.PendingCleanup
+	Put(state.PendingCleanup) error
+	Delete(state.PendingCleanup) error
+}
+
+// The minimum and maximum pause between two attempts of a pending cleanup.
+const (
+	minCleanupPause = time.Second
+	maxCleanupPause = time.Minute
+)
+
+// CleanupTimeout limits the retries of a cleanup for an allocation without a record: a
+// plugin that never succeeds must not fill the state.
+const CleanupTimeout = 24 * time.Hour
+
+// errEarlierCleanup is the error of a Destroy call that was not made.
+var errEarlierCleanup = errors.New("an earlier call for the allocation must be repeated first")
+
+// destroyLater makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
+// Destroy is the last call. It reports whether it did.
+func (h *Hook) destroyLater(d state.PendingCleanup) (later bool, err error) {
+	description := h.description.Load()
+	if description != nil && !h.isCalledAt(description, hook.Destroy) {
+		return false, nil
+	}
+	if !slices.ContainsFunc(h.set.config.CleanupStore.List(), func(other state.PendingCleanup) bool {
+		return other.Hook == h.name && other.AllocID == h.target.AllocID
+	}) {
+		return false, nil
+	}
+	if description != nil && description.IncludeAllocJSON {
+		if d.Destroy.Alloc.JSON, err = h.target.AllocJSON(); err != nil {
+			return true, err
+		}
+	}
+	return true, h.enqueueCleanup(d, errEarlierCleanup)
+}
+
+// enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
+func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
+	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.Task
+	d.Job, d.Raw = h.Attachment(), h.attachment.builtinJSON
+	if putErr := h.set.config.CleanupStore.Put(d); putErr != nil {
+		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
+	}
+	signalChannel(h.set.cleanupAdded)
+	return fmt.Errorf("%w; it is tried again until it succeeds", err)
+}
+
+// Run retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
+// ends. A hook that does not answer does not delay the retries of other hooks.
+func (s *Set) Run(ctx context.Context) {
+	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value when a pending cleanup is new
+	ended := make(chan string)
+	begin := func(name string) {
+		enqueued := make(chan struct{}, 1)
+		loops[name] = enqueued
+		go func() {
+			s.retryLoop(ctx, name, enqueued)
+			ended <- name
+		}()
+	}
+	for ctx.Err() == nil {
+		for name := range s.hooksWithPendingCleanups() {
+			if loops[name] == nil {
+				begin(name)
+			}
+		}
+		select {
+		case name := <-ended:
+			delete(loops, name) // the next iteration checks hooksWithPendingCleanups again, because the loop may have missed the last pending cleanup
+		case <-s.cleanupAdded:
+			for _, enqueued := range loops {
+				signalChannel(enqueued)
+			}
+			_ = waitForCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
+		case <-ctx.Done():
+		}
+	}
+	for range loops {
+		<-ended
+	}
+}
+
+// RetryAllCleanups retries pending cleanups until none is left or ctx ends, and logs the remaining
+// ones, for an agent that has no successor. Run must have returned.
+func (s *Set) RetryAllCleanups(ctx context.Context) {
+	var retryWG sync.WaitGroup
+	for name := range s.hooksWithPendingCleanups() {
+		retryWG.Go(func() { s.retryLoop(ctx, name, nil) })
+	}
+	retryWG.Wait()
+	for _, d := range s.config.CleanupStore.List() {
+		s.logger.Warn("cleanup of a hook abandoned", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point)
+	}
+}
+
+// hooksWithPendingCleanups returns the names of the hooks with pending cleanups.
+func (s *Set) hooksWithPendingCleanups() map[string]bool {
+	names := make(map[string]bool)
+	for _, d := range s.config.CleanupStore.List() {
+		names[d.Hook] = true
+	}
+	return names
+}
+
+// signalChannel sends to c, unless its buffer is full.
+func signalChannel(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// retryLoop retries the pending cleanups of one hook, until none is left or ctx ends.
+func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct{}) {
+	for delay := minCleanupPause; s.retryCleanupsOnce(ctx, hook); {
+		if waitForCleanup(ctx, delay, enqueued) {
+			delay = minCleanupPause
+		} else {
+			delay = min(2*delay, maxCleanupPause)
+		}
+	}
+}
+
+// cleanupOrder is the order in which the pending cleanups of an allocation are retried.
+var cleanupOrder = map[hook.Point]int{hook.Stop: 1, hook.Postrun: 2, hook.Destroy: 3}
+
+// retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
+// left to be retried.
+func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
+	list := s.config.CleanupStore.List()
+	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return cmp.Compare(cleanupOrder[a.Point], cleanupOrder[b.Point]) })
+	for _, d := range list {
+		if d.Hook != hook || ctx.Err() != nil {
+			continue
+		}
+		if err := s.retryCleanup(ctx, d); err != nil {
+			pending = true
+			s.logger.Debug("cleanup of a hook is still pending", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point, "error", err)
+			continue
+		}
+		if err := s.config.CleanupStore.Delete(d); err != nil {
+			s.logger.Error("record of a completed cleanup not deleted", "hook", d.Hook, "error", err)
+		}
+	}
+	return pending && ctx.Err() == nil
+}
+
+// waitForCleanup waits for d, for enqueued or for the end of ctx. It reports whether a value
+// was received from enqueued.
+func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	case <-enqueued:
+		return true
+	}
+	return false
+}
+
+// retryCleanup makes the call of a pending cleanup once.
+func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
+	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
+		AllocID: d.AllocID, Task: d.Task,
+		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
+		EmitEvent: func(*api.TaskEvent) {},
+	})
+	return h.callOnce(ctx, d.Point, cleanupCall(&d))
+}

@@ -1,0 +1,147 @@
+package pluginhooks
+
+import (
+	"context"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// oldHook is the server of a hook that was built before PoststartRequest had the
+// field "repeated".
+type oldHook struct {
+	service protoreflect.ServiceDescriptor
+
+	mu             sync.Mutex
+	poststartCalls []poststartCall // poststartCalls are the calls of Poststart
+}
+
+type poststartCall struct {
+	processNumber int
+	unknownBytes  int // unknownBytes counts the bytes of fields that the hook does not define
+}
+
+func newOldHook(t *testing.T) *oldHook {
+	t.Helper()
+	file, err := protoregistry.GlobalFiles.FindFileByPath("plugins/proto/hookpb/hook.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := protodesc.ToFileDescriptorProto(file)
+	removed := 0
+	for _, message := range old.MessageType {
+		if message.GetName() == "PoststartRequest" {
+			fields := len(message.Field)
+			message.Field = slices.DeleteFunc(message.Field, func(f *descriptorpb.FieldDescriptorProto) bool { return f.GetName() == "repeated" })
+			removed = fields - len(message.Field)
+		}
+	}
+	if removed != 1 {
+		t.Fatalf("%d fields removed, want 1", removed)
+	}
+	parsed, err := protodesc.NewFile(old, protoregistry.GlobalFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &oldHook{service: parsed.Services().ByName("Hook")}
+}
+
+// startProcess starts a process of the hook, and returns the host's connection to it. With
+// dies set the first Poststart ends the process.
+func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hook.Client {
+	t.Helper()
+	done := make(chan struct{})
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		name, _ := grpc.MethodFromServerStream(stream)
+		method := h.service.Methods().ByName(protoreflect.Name(path.Base(name)))
+		if method == nil {
+			return status.Error(codes.Unimplemented, name)
+		}
+		request := dynamicpb.NewMessage(method.Input())
+		if err := stream.RecvMsg(request); err != nil {
+			return err
+		}
+		if method.Name() == "Poststart" {
+			h.mu.Lock()
+			h.poststartCalls = append(h.poststartCalls, poststartCall{process, len(request.GetUnknown())})
+			h.mu.Unlock()
+			if dies {
+				close(done)
+				return status.Error(codes.Unavailable, "the process has exited")
+			}
+		}
+		return stream.SendMsg(dynamicpb.NewMessage(method.Output()))
+	}))
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var servingWG sync.WaitGroup
+	servingWG.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() { server.Stop(); servingWG.Wait() })
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return hook.NewClient(conn, done)
+}
+
+// A hook that was built before the field "repeated" gets Poststart again after its
+// process or the agent was restarted, and cannot see that it is a repetition.
+func TestHookWithoutRepeatedField(t *testing.T) {
+	for name, test := range map[string]struct {
+		dies bool // dies ends the process in the call, which the host then repeats to the next process
+		sent hook.TaskPoststartRequest
+	}{
+		"the agent was restarted":       {false, hook.TaskPoststartRequest{Repeated: true}},
+		"the process exits in the call": {true, hook.TaskPoststartRequest{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := newOldHook(t)
+			processes := []*hook.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
+			s := &pluginFixture{description: allPointsDescription}
+			plugins := s.newSet()
+			plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				if test.dies && !isChannelClosed(processes[0].Done()) {
+					return processes[0], s.description, nil
+				}
+				return processes[1], s.description, nil
+			}
+			p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
+			if !test.dies { // this Poststart stands for the call of the earlier agent
+				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := p.Poststart(t.Context(), test.sent); err != nil {
+				t.Errorf("the repeated call: %v", err)
+			}
+			old.mu.Lock()
+			defer old.mu.Unlock()
+			if len(old.poststartCalls) != 2 || old.poststartCalls[0].processNumber != 0 || old.poststartCalls[1].processNumber != 1 || old.poststartCalls[0].unknownBytes != 0 || old.poststartCalls[1].unknownBytes == 0 {
+				t.Errorf("calls %+v, want one of each process, and the field in the second", old.poststartCalls)
+			}
+			if len(s.events) > 0 {
+				t.Errorf("events %q", s.events)
+			}
+		})
+	}
+}

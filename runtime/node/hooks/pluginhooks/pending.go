@@ -1,0 +1,75 @@
+package pluginhooks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// FirstLaunch is the state of the first launch of a plugin under this agent.
+type FirstLaunch int
+
+const (
+	// LaunchPending is a launch without an outcome.
+	LaunchPending FirstLaunch = iota
+	// LaunchFailed is a launch that has failed under this agent, or under an earlier agent if no agent has
+	// started the program.
+	LaunchFailed
+)
+
+// PendingLaunches returns a function that blocks until every plugin that may take part in all
+// allocations has been launched or has failed to start, and emits an event if that takes
+// long. It returns nil if there is nothing to wait for. Until the function returns,
+// AllocHooks and TaskHooks may leave out hooks.
+func (s *Set) PendingLaunches(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
+	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitLaunches(ctx, meta, emit) }
+}
+
+// launchingPlugins returns the plugins that are being launched for the first time, without the
+// plugins that a rule or the job names: Prerun waits for these.
+func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed <-chan struct{}) {
+	unknown, changed := s.config.UnknownPlugins()
+	for _, name := range slices.Sorted(maps.Keys(unknown)) {
+		_, attached := meta[model.HookPrefix+name]
+		if unknown[name] == LaunchPending && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	return names, changed
+}
+
+func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+	limit := time.NewTimer(startTimeout)
+	defer limit.Stop()
+	delay := time.NewTimer(waitingEventDelay)
+	defer delay.Stop()
+	awaited, changed := s.launchingPlugins(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta) {
+		select {
+		case <-changed:
+		case <-delay.C:
+			for _, name := range names {
+				emit(model.EventWaitingForPlugin("plugin " + name + ", which may be a hook of every allocation,"))
+			}
+		case <-limit.C:
+			late = true
+		case <-ctx.Done():
+			return
+		}
+	}
+	unknown, _ := s.config.UnknownPlugins()
+	for _, name := range awaited {
+		if _, still := unknown[name]; still {
+			s.logger.Warn("allocation starts without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package pluginhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// hookPoints are the methods of all hook points.
+type hookPoints interface {
+	hook.AllocPrerun
+	hook.AllocUpdate
+	hook.AllocPreTaskRestart
+	hook.AllocPreKill
+	hook.AllocPostrun
+	hook.AllocDestroy
+	hook.AllocShutdown
+	hook.TaskPrestart
+	hook.TaskPoststart
+	hook.TaskUpdate
+	hook.TaskPreKilling
+	hook.TaskExited
+	hook.TaskStop
+	hook.TaskShutdown
+}
+
+var (
+	_ runnerhooks.Hook = (*Hook)(nil)
+	_ hookPoints       = (*Hook)(nil)
+)
+
+// Hook is a hook plugin attached to one allocation or one task. It applies its own
+// deadlines, restarts a plugin that has died and repeats the call, and handles the
+// failure of a plugin as the operator's rule says.
+type Hook struct {
+	name        string
+	rule        Rule
+	attachment  attachment
+	builtin     *builtinHook                     // builtin hook that blocks of the task attach; nil for other hooks
+	cleanupOnly bool                             // the hook is no longer attached, and is only called to clean up
+	description atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
+	target      AttachTarget
+	set         *Set
+	logger      hclog.Logger
+
+	mu           sync.Mutex
+	pluginExited <-chan struct{} // result of PluginExited
+}
+
+// Name implements hook.Hook.
+func (h *Hook) Name() string { return h.name }
+
+// NoDeadline implements runnerhooks.Hook: a Hook applies its own deadlines.
+func (*Hook) NoDeadline() bool { return true }
+
+// ReportsHealth implements runnerhooks.Hook. It is false until the plugin has been launched.
+func (h *Hook) ReportsHealth() bool {
+	d := h.description.Load()
+	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.cleanupOnly
+}
+
+// VerbatimEnv implements runnerhooks.Hook.
+func (h *Hook) VerbatimEnv() bool { return h.builtin != nil && h.builtin.verbatimEnv }
+
+// Attachment implements runnerhooks.Hook: it returns the attachment of the job, merged with the
+// configuration of the operator.
+func (h *Hook) Attachment() string {
+	if h.attachment.builtinJSON != nil {
+		return ""
+	}
+	config, err := h.attachment.merge(h.rule.Config)
+	if err != nil {
+		return h.attachment.jobJSON
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return h.attachment.jobJSON
+	}
+	return string(text)
+}
+
+// cleanupPoints are the hook points at which a detached hook is called.
+var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
+
+// isCalledAt reports whether a hook with this description is called at a hook point.
+func (h *Hook) isCalledAt(d *hook.Description, point hook.Point) bool {
+	_, subscribed := d.Subscription(point)
+	return subscribed && h.isAttached(d)
+}
+
+// isAttached reports whether a hook with this description is attached to the target.
+func (h *Hook) isAttached(d *hook.Description) bool {
+	return h.attachment.explicit || d.AllAllocs && h.rule.Match == nil
+}
+
+// callPoint calls the plugin at a hook point. The error names the hook point and decides how
+// the allocation or the task continues.
+func (h *Hook) callPoint(ctx context.Context, point hook.Point, f callFunc) error {
+	return h.applyOnError(ctx, point, h.callWithRetries(ctx, point, f))
+}
+
+// cleanUp is callPoint for the hook point of a cleanup. A failed cleanup is retried later.
+func (h *Hook) cleanUp(ctx context.Context, d state.PendingCleanup) error {
+	err := h.callWithRetries(ctx, d.Point, cleanupCall(&d))
+	if err != nil && ctx.Err() == nil {
+		err = h.enqueueCleanup(d, err)
+	}
+	return h.applyOnError(ctx, d.Point, err)
+}
+
+// applyOnError applies the rule's on_error to the error of invoke, and returns the error for the
+// runner. It returns err itself if ctx is done.
+func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) error {
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case point == hook.Destroy: // Destroy emits no event, because the allocation has no tasks left
+		h.logger.Warn("hook failed", "hook", h.name, "hook_point", point, "error", err)
+		return nil
+	}
+	h.logger.Info("hook failed", "hook", h.name, "hook_point", point, "error", err) // users see the event
+	retryable := errors.As(err, new(*runnerhooks.UnavailableError))
+	cause := err
+	err = fmt.Errorf("%s: %w", point, err)
+	switch {
+	case h.rule.WarnOnError:
+		h.target.EmitEvent(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
+		return nil
+	case point == hook.Prestart && h.builtin != nil && h.builtin.failureEvent != nil:
+		if retryable {
+			cause = driver.Recoverable(cause)
+		}
+		return &runnerhooks.EventError{Err: cause, Event: h.builtin.failureEvent(cause)}
+	case point == hook.Prestart && retryable:
+		return driver.Recoverable(err)
+	case !point.IsTask() && point != hook.Prerun:
+		h.target.EmitEvent(model.EventHookFailed(h.name, err.Error()))
+	}
+	return err
+}

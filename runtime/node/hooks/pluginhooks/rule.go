@@ -1,0 +1,178 @@
+package pluginhooks
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Rule is the operator's configuration of one hook plugin: a hook block.
+type Rule struct {
+	Name        string
+	Order       int           // 0 means hooks.OrderPlugin
+	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
+	WarnOnError bool          // a failure of the hook is only an event
+	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
+	// job can attach it. If Match is nil, the plugin's description decides.
+	Match *Match
+	// Config is merged into each attachment that Match matches, or into all if Match is nil,
+	// and overrides the job's keys: a job must not weaken a rule of the operator.
+	Config map[string]any
+	// Range is the position of the rule in the configuration; zero for a rule made in code.
+	Range hcl.Range
+}
+
+// Match selects allocations and tasks. Each field is a pattern of path.Match in which a
+// slash is an ordinary character; an empty pattern matches everything. A job pattern
+// also matches the children of a periodic or parameterized job.
+type Match struct {
+	Job, Group, Driver string
+	Meta               map[string]string
+}
+
+func matchPattern(pattern, name string) bool {
+	const slashSubstitute = "\x00"
+	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slashSubstitute), strings.ReplaceAll(name, "/", slashSubstitute))
+	return pattern == "" || ok && err == nil
+}
+
+func (m *Match) matchesJob(a *api.Allocation) bool {
+	if matchPattern(m.Job, a.JobID) {
+		return true
+	}
+	parent := a.Job.ParentID
+	return parent != nil && *parent != "" && matchPattern(m.Job, *parent)
+}
+
+// matches reports whether the rule matches the allocation or, if drivers has only the
+// driver of one task, that task.
+func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	if !m.matchesJob(a) || !matchPattern(m.Group, a.TaskGroup) {
+		return false
+	}
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matchPattern(m.Driver, name) }) {
+		return false
+	}
+	for key, pattern := range m.Meta {
+		if value, ok := meta[key]; !ok || !matchPattern(pattern, value) {
+			return false
+		}
+	}
+	return true
+}
+
+// appliesTo reports whether the configuration of the rule applies to an allocation or, if drivers has only
+// the driver of one task, to that task.
+func (r *Rule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	return r.Match == nil || r.Match.matches(a, drivers, meta)
+}
+
+// matchesPartsOf reports whether the rule applies to an allocation or task that an attachment of the job
+// covers, and whether there is one to which it does not apply.
+func (r *Rule) matchesPartsOf(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
+	add := func(applies bool) {
+		matched, unmatched = matched || applies, unmatched || !applies
+	}
+	for _, g := range job.TaskGroups {
+		if at.Group != "" && *g.Name != at.Group {
+			continue
+		}
+		alloc := &api.Allocation{JobID: *job.ID, Job: job, TaskGroup: *g.Name}
+		if at.Task == "" {
+			add(r.appliesTo(alloc, taskDrivers(g), model.MergedMeta(job.Meta, g.Meta)))
+		}
+		for _, t := range g.Tasks {
+			if at.Task == "" || t.Name == at.Task {
+				add(r.appliesTo(alloc, []string{t.Driver}, model.MergedMeta(job.Meta, g.Meta, t.Meta)))
+			}
+		}
+	}
+	return matched, unmatched
+}
+
+// taskDrivers returns the drivers of the tasks of a group.
+func taskDrivers(g *api.TaskGroup) (drivers []string) {
+	for _, t := range g.Tasks {
+		drivers = append(drivers, t.Driver)
+	}
+	return drivers
+}
+
+// WrapWithPosition prefixes err with the position of the rule.
+func (r *Rule) WrapWithPosition(err error) error {
+	if r.Range.Filename == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", r.Range, err)
+}
+
+// CheckRules rejects rules that cannot be valid, whatever the plugins of the catalog
+// report about themselves.
+func CheckRules(rules []Rule, plugins []catalog.Entry) error {
+	var ruleErrs []error
+	for _, r := range rules {
+		if err := r.checkPlugin(plugins); err != nil {
+			ruleErrs = append(ruleErrs, r.WrapWithPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
+		}
+	}
+	return errors.Join(ruleErrs...)
+}
+
+func (r *Rule) checkPlugin(plugins []catalog.Entry) error {
+	if CheckHookName(r.Name) != nil {
+		if r.Order != 0 || r.Match != nil || r.Config != nil {
+			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
+		}
+		return nil
+	}
+	unknown := false // unknown is set if a plugin may have any name
+	for _, e := range plugins {
+		switch {
+		case !e.Builtin:
+			unknown = true
+		case e.Name == r.Name && e.Type == base.TypeHook:
+			return nil
+		case e.Name == r.Name:
+			return errors.New("this is a task driver, and no hook: remove the block")
+		}
+	}
+	if unknown {
+		return nil
+	}
+	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
+}
+
+// Validate validates a rule against the description of the plugin.
+func (r *Rule) Validate(d *hook.Description) error {
+	if CheckHookName(r.Name) != nil {
+		return nil // the rule has the name of a builtin hook, which has no configuration
+	}
+	if r.Match != nil || d.AllAllocs { // the operator's configuration is complete: no job adds keys to it
+		_, err := attachment{}.decode(d.Schema, r.Config)
+		return err
+	}
+	if d.Schema == nil && len(r.Config) > 0 {
+		return errNoConfig
+	}
+	if d.Schema == nil {
+		return nil
+	}
+	if diags := block.CheckPart(d.Schema, escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
+		return newSchemaError(diags)
+	}
+	return nil
+}
+
+var errNoConfig = errors.New("attachment: the hook takes no configuration")

@@ -1,0 +1,111 @@
+package pluginhooks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+func TestCheckRules(t *testing.T) {
+	known := []catalog.Entry{
+		{Name: "raw_exec", Builtin: true, Type: base.TypeDriver},
+		{Name: "script", Builtin: true, Type: base.TypeHook},
+	}
+	file := catalog.Entry{Name: "tools", Path: "/plugins/tools"}
+	for name, c := range map[string]struct {
+		rule    Rule
+		plugins []catalog.Entry
+		want    string // want is the error; "" for none
+	}{
+		"a builtin hook":                  {Rule{Name: "script", Order: 200}, known, ""},
+		"a driver":                        {Rule{Name: "raw_exec"}, known, "this is a task driver"},
+		"nobody":                          {Rule{Name: "gate"}, known, "there is no plugin that could be it"},
+		"a file may call itself anything": {Rule{Name: "gate"}, append(known, file), ""},
+		"a builtin driver as a hook":      {Rule{Name: "raw_exec"}, append(known, file), "this is a task driver"},
+		"a limit for what blocks attach":  {Rule{Name: "artifact", WarnOnError: true}, nil, ""},
+		"an order for what blocks attach": {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
+		"a match for what blocks attach":  {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
+	} {
+		err := CheckRules([]Rule{c.rule}, c.plugins)
+		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestConfigOfARule(t *testing.T) {
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"pool": hclspec.Attr("pool", "string", true), "size": hclspec.Attr("size", "number", false),
+		"gate": hclspec.Block("gate", hclspec.Object(map[string]*hclspec.Spec{"a": hclspec.Attr("a", "string", false)}), true),
+	})
+	whole := map[string]any{"pool": "${x}", "size": 1, "gate": map[string]any{"a": "1"}}
+	for name, c := range map[string]struct {
+		rule  Rule
+		takes hook.Description
+		want  string
+	}{
+		"all that there is":               {Rule{Config: whole, Match: &Match{}}, hook.Description{Schema: schema}, ""},
+		"a part, and jobs say the rest":   {Rule{Config: map[string]any{"size": 1}}, hook.Description{Schema: schema}, ""},
+		"nothing, and jobs say all":       {Rule{}, hook.Description{Schema: schema}, ""},
+		"a part, and nobody says more":    {Rule{Config: map[string]any{"size": 1}, Match: &Match{}}, hook.Description{Schema: schema}, `"pool" is required`},
+		"nothing, of each allocation":     {Rule{}, hook.Description{Schema: schema, AllAllocs: true}, `"pool" is required`},
+		"a part with a wrong type":        {Rule{Config: map[string]any{"size": "x"}}, hook.Description{Schema: schema}, "a number is required"},
+		"a part with a wrong name":        {Rule{Config: map[string]any{"siez": 1}}, hook.Description{Schema: schema}, "siez"},
+		"something for who takes nothing": {Rule{Config: whole}, hook.Description{}, "takes no configuration"},
+		"nothing for who takes nothing":   {Rule{Match: &Match{}}, hook.Description{}, ""},
+	} {
+		err := c.rule.Validate(&c.takes)
+		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// A rule with a match must not configure the hook for jobs that attach it themselves and do not match.
+func TestConfigAppliesToMatchingJobs(t *testing.T) {
+	description := descriptionOfPoints(hook.Prestart)
+	description.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true), "zone": hclspec.Attr("zone", "string", false)})
+	f := &pluginFixture{description: description}
+	config := map[string]any{"pool": "operator"}
+	for name, c := range map[string]struct {
+		match     *Match
+		attached  string // the job's attachment
+		want      string // attachment of the hook
+		wantError bool   // CheckAttachment rejects the job's attachment
+	}{
+		"a matching job gets the config":              {&Match{Job: "web"}, `{"zone":"job"}`, `{"pool":"operator","zone":"job"}`, false},
+		"the config wins over the job":                {&Match{Job: "web"}, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+		"another job keeps its own keys":              {&Match{Job: "db"}, `{"pool":"job"}`, `{"pool":"job"}`, false},
+		"another job lacks the keys of the config":    {&Match{Job: "db"}, `{"zone":"job"}`, `{"zone":"job"}`, true},
+		"another driver does not match":               {&Match{Driver: "docker"}, `{"pool":"job"}`, `{"pool":"job"}`, false},
+		"without match the config applies to all":     {nil, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+		"an empty match matches everything, as usual": {&Match{}, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := map[string]string{"lite_hook_stamp": c.attached}
+			task := &api.Task{Name: "t", Driver: "raw_exec", Meta: meta}
+			job := &api.Job{ID: new("web"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{task}}}}
+			alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: job}
+			set := f.newSet(Rule{Name: "stamp", Match: c.match, Config: config})
+			list := set.TaskHooks(alloc, task, f.target("t"))
+			if len(list) != 1 {
+				t.Fatalf("%d hooks attached, want 1", len(list))
+			}
+			if got := list[0].Hook.(*Hook).Attachment(); got != c.want {
+				t.Errorf("attachment %s, want %s", got, c.want)
+			}
+			at := model.HookAttachment{Group: "g", Task: "t", Hook: "stamp", Config: c.attached}
+			if err := set.CheckAttachment(job, at, description.Schema); (err != nil) != c.wantError {
+				t.Errorf("CheckAttachment: %v, want an error: %v", err, c.wantError)
+			}
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package runnerhooks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var (
+	_ hook.TaskPrestart = (*Cgroup)(nil)
+	_ hook.TaskStop     = (*Cgroup)(nil)
+)
+
+// CgroupManager makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
+type CgroupManager interface {
+	Make(allocID, task string, cores int) (cgroup.Group, error)
+	Remove(allocID, task string) error
+}
+
+// Cgroup makes the cgroup of a task before its driver starts it.
+type Cgroup struct {
+	BuiltinHook
+	cgroupManager CgroupManager
+	cores         int
+	setGroup      func(cgroup.Group)
+	logger        hclog.Logger
+}
+
+// NewCgroup returns the hook for one task with a number of reserved cores, which may be 0. It calls
+// setGroup with the cgroup.
+func NewCgroup(groups CgroupManager, cores int, setGroup func(cgroup.Group), logger hclog.Logger) *Cgroup {
+	return &Cgroup{cgroupManager: groups, cores: cores, setGroup: setGroup, logger: logger}
+}
+
+// Name implements hook.Hook.
+func (*Cgroup) Name() string { return "cgroup" }
+
+// Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores
+// must be reserved: the driver decides whether it needs one.
+func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	group, err := h.cgroupManager.Make(req.Alloc.ID, req.Task.Name, h.cores)
+	switch {
+	case err != nil && h.cores > 0:
+		return hook.TaskPrestartResponse{}, driver.Recoverable(err) // cores may be given back by another task
+	case err != nil && group.Path != "":
+		h.logger.Warn("cgroup of the task lacks controllers", "task", req.Task.Name, "error", err)
+	case err != nil:
+		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
+	}
+	h.setGroup(group)
+	if h.cores == 0 {
+		return hook.TaskPrestartResponse{}, nil
+	}
+	return hook.TaskPrestartResponse{Env: map[string]string{"NOMAD_CPU_CORES": group.CPUs}}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	if err := h.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
+		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
+	}
+	return hook.TaskStopResponse{}, nil
+}

@@ -1,0 +1,61 @@
+package runnerhooks
+
+import (
+	"context"
+	"maps"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var _ hook.TaskPrestart = (*Devices)(nil)
+
+// DevicesName is the name of the hook Devices. The variables that it sets are passed to the
+// driver separately too.
+const DevicesName = "devices"
+
+// DeviceReserver reserves devices of one group; runtime/node/resources/devices implements it.
+type DeviceReserver interface {
+	Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error)
+}
+
+// Devices reserves the devices that the scheduler has chosen for a task. Its response is used
+// for all later starts of the task.
+type Devices struct {
+	BuiltinHook
+	reserver  DeviceReserver
+	allocated []*api.AllocatedDeviceResource
+}
+
+// NewDevices returns the hook for one task.
+func NewDevices(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource) *Devices {
+	return &Devices{reserver: reserver, allocated: allocated}
+}
+
+// Name implements hook.Hook.
+func (*Devices) Name() string { return DevicesName }
+
+// NoDeadline implements Hook: each reservation has a timeout of its own.
+func (*Devices) NoDeadline() bool { return true }
+
+// Prestart implements hook.TaskPrestart.
+func (h *Devices) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	all := hook.TaskPrestartResponse{Done: true, Env: make(map[string]string)}
+	for _, d := range h.allocated {
+		r, err := h.reserver.Reserve(ctx, d)
+		if err != nil {
+			return hook.TaskPrestartResponse{}, err
+		}
+		maps.Copy(all.Env, r.Env)
+		for _, m := range r.Mounts {
+			all.Mounts = append(all.Mounts, driver.Mount{TaskPath: m.TaskPath, HostPath: m.HostPath, Readonly: m.ReadOnly})
+		}
+		for _, d := range r.Devices {
+			all.Devices = append(all.Devices, driver.Device{TaskPath: d.TaskPath, HostPath: d.HostPath, Permissions: d.Permissions})
+		}
+	}
+	return all, nil
+}

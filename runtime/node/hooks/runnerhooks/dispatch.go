@@ -1,0 +1,35 @@
+package runnerhooks
+
+import (
+	"context"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+)
+
+var _ hook.TaskPrestart = (*DispatchPayload)(nil)
+
+// DispatchPayload writes the payload of a dispatched job to the task's file.
+type DispatchPayload struct {
+	BuiltinHook
+	dir     *allocdir.Dir
+	file    string
+	payload []byte
+}
+
+// NewDispatchPayload returns the hook for one task. file is relative to the
+// task's local directory.
+func NewDispatchPayload(dir *allocdir.Dir, file string, payload []byte) *DispatchPayload {
+	return &DispatchPayload{dir: dir, file: file, payload: payload}
+}
+
+// Name implements hook.Hook.
+func (*DispatchPayload) Name() string { return "dispatch_payload" }
+
+// Prestart implements hook.TaskPrestart.
+func (h *DispatchPayload) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if err := h.dir.WriteLocal(req.Task.Name, h.file, h.payload); err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	return hook.TaskPrestartResponse{Done: true}, nil
+}

@@ -1,0 +1,171 @@
+package runnerhooks
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/health"
+)
+
+var (
+	_ hook.AllocPrerun   = (*Health)(nil)
+	_ hook.AllocUpdate   = (*Health)(nil)
+	_ hook.AllocUpdate   = (*healthWatchRestart)(nil)
+	_ hook.AllocPostrun  = (*Health)(nil)
+	_ hook.AllocShutdown = (*Health)(nil)
+)
+
+// HealthConfig configures a Health hook.
+type HealthConfig struct {
+	// Params returns the health parameters of the current version of the allocation,
+	// without the Deadline. It returns false if health is not to be determined.
+	Params func() (health.Params, bool)
+	// Snapshot returns the current state, and two channels. One of them is closed when the
+	// state of the tasks or of the checks has changed.
+	Snapshot func() (now health.Snapshot, tasks, checks <-chan struct{})
+	// OnVerdict is called at most once for each version, with a final verdict.
+	OnVerdict func(health.Verdict)
+}
+
+// Health watches an allocation until its health is decided.
+type Health struct {
+	BuiltinHook
+	config HealthConfig
+
+	mu            sync.Mutex
+	watch         *healthWatch // watch is nil before the first watch
+	watchDisabled bool
+}
+
+// healthWatch watches the health of one version of the allocation.
+type healthWatch struct {
+	params health.Params
+	cancel context.CancelFunc
+
+	done       chan struct{} // done is closed when the watch returns
+	hasVerdict bool          // decided is set if there was a verdict, or if Params reports that the allocation has no health settings; valid once done is closed
+}
+
+// NewHealth returns the hook for one allocation.
+func NewHealth(c HealthConfig) *Health { return &Health{config: c} }
+
+// Name implements hook.Hook.
+func (*Health) Name() string { return "alloc_health_watcher" }
+
+// Prerun implements hook.AllocPrerun. It does nothing if Update was called first.
+func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watch == nil {
+		h.startWatchLocked()
+	}
+	return hook.AllocPrerunResponse{}, nil
+}
+
+// UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
+// RestartHook returns starts the next one.
+func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopWatchLocked()
+	return hook.AllocUpdateResponse{}, nil
+}
+
+// RestartHook returns the hook that starts the watch of the next version. It must come
+// after the hooks that run checks, because their earlier results no longer count.
+func (h *Health) RestartHook() Hook { return (*healthWatchRestart)(h) }
+
+type healthWatchRestart Health
+
+func (*healthWatchRestart) Name() string { return "alloc_health_again" }
+
+func (a *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	h := (*Health)(a)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopWatchLocked()
+	h.startWatchLocked()
+	return hook.AllocUpdateResponse{}, nil
+}
+
+// Postrun implements hook.AllocPostrun. If the health is still undecided, it is
+// evaluated a last time.
+func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watchDisabled = true
+	h.stopWatchLocked()
+	if w := h.watch; w != nil && !w.hasVerdict {
+		w.hasVerdict = true
+		now, _, _ := h.config.Snapshot()
+		h.handleVerdict(health.Evaluate(w.params, now))
+	}
+	return hook.AllocPostrunResponse{}, nil
+}
+
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watchDisabled = true
+	h.stopWatchLocked()
+	return hook.AllocShutdownResponse{}, nil
+}
+
+func (h *Health) startWatchLocked() {
+	params, wanted := h.config.Params()
+	params.Deadline = time.Now().Add(params.HealthyDeadline)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdict: true}
+	h.watch = w
+	if h.watchDisabled || !wanted {
+		close(w.done)
+		return
+	}
+	go func() {
+		defer close(w.done)
+		w.hasVerdict = h.run(ctx, params)
+	}()
+}
+
+// stopWatchLocked ends the watch and waits for it. It may be called again.
+func (h *Health) stopWatchLocked() {
+	if h.watch != nil {
+		h.watch.cancel()
+		<-h.watch.done
+	}
+}
+
+// run evaluates the health after each change, until there is a verdict or ctx ends.
+func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now, tasks, checks := h.config.Snapshot()
+		verdict := health.Evaluate(params, now)
+		if ctx.Err() != nil {
+			return false
+		}
+		if h.handleVerdict(verdict) {
+			return true
+		}
+		timer.Reset(time.Until(verdict.RecheckAt))
+		select {
+		case <-timer.C:
+		case <-tasks:
+		case <-checks:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (h *Health) handleVerdict(v health.Verdict) bool {
+	if v.State == health.Undecided {
+		return false
+	}
+	h.config.OnVerdict(v)
+	return true
+}

@@ -1,0 +1,333 @@
+package runnerhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+var (
+	_ hook.TaskPrestart = (*Identity)(nil)
+	_ hook.TaskStop     = (*Identity)(nil)
+	_ hook.TaskShutdown = (*Identity)(nil)
+)
+
+// A renewal that has failed is repeated with increasing delays.
+const (
+	minRenewalRetryDelay = 10 * time.Second
+	maxRenewalRetryDelay = time.Hour
+)
+
+// IdentityConfig configures an [Identity].
+type IdentityConfig struct {
+	Issuer   *identity.Issuer
+	Workload identity.Workload
+	// Identities are the identities whose tokens the task gets as a variable or a file, see [ExposedIdentities].
+	Identities []*api.WorkloadIdentity
+	// WriteFile writes a file of the task. The path is relative to the directory of the task.
+	WriteFile func(path string, data []byte) error
+	// SetTokens sets the tokens for the environment of the next start, by the name of the identity.
+	SetTokens func(map[string]string)
+	// Restart restarts the task, and blocks until its process has exited. Signal sends a signal to it. Both do
+	// nothing if the task does not run.
+	Restart   func(ctx context.Context, reason string) error
+	Signal    func(ctx context.Context, signal, reason string) error
+	EmitEvent func(*api.TaskEvent)
+	Logger    hclog.Logger
+}
+
+// Identity gives the task the tokens of its workload identities, and renews them.
+type Identity struct {
+	BuiltinHook
+	config IdentityConfig
+
+	mu       sync.Mutex
+	tokens   map[string]*state.IdentityToken // nil until the first Prestart
+	endRenew context.CancelFunc              // nil unless renew runs
+	renewWG  sync.WaitGroup
+}
+
+// NewIdentity returns the hook for one task.
+func NewIdentity(c IdentityConfig) *Identity { return &Identity{config: c} }
+
+// ExposedIdentities returns the identities of a canonical task whose tokens it gets as a variable or a file.
+func ExposedIdentities(t *api.Task) []*api.WorkloadIdentity {
+	var exposed []*api.WorkloadIdentity
+	if id := t.Identity; id != nil && (id.Env || id.File) {
+		exposed = append(exposed, id)
+	}
+	for _, id := range t.Identities {
+		if id.Env || id.File {
+			exposed = append(exposed, id)
+		}
+	}
+	return exposed
+}
+
+// Name implements hook.Hook.
+func (*Identity) Name() string { return "identity" }
+
+// Prestart implements hook.TaskPrestart. For a task that runs already, it only sets the variables; files are
+// written and changes are repeated in the background.
+func (h *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if req.Running {
+		h.load()
+		h.startRenewal(ctx)
+		return hook.TaskPrestartResponse{}, nil
+	}
+	if _, err := h.deliver(ctx, false); err != nil {
+		return hook.TaskPrestartResponse{}, driver.Recoverable(err)
+	}
+	h.startRenewal(ctx)
+	return hook.TaskPrestartResponse{}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	h.stopRenewal()
+	h.mu.Lock()
+	h.tokens = nil
+	h.mu.Unlock()
+	return hook.TaskStopResponse{}, h.config.Issuer.DeleteTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task)
+}
+
+// Shutdown implements hook.TaskShutdown.
+func (h *Identity) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	h.stopRenewal()
+	return hook.TaskShutdownResponse{}, nil
+}
+
+// load reads the tokens that an earlier agent has issued.
+func (h *Identity) load() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.loadLocked()
+	h.setTokensLocked()
+}
+
+func (h *Identity) loadLocked() {
+	if h.tokens == nil {
+		h.tokens = make(map[string]*state.IdentityToken)
+		maps.Copy(h.tokens, h.config.Issuer.Tokens(h.config.Workload.AllocID, h.config.Workload.Task))
+	}
+}
+
+func (h *Identity) setTokensLocked() {
+	variables := make(map[string]string)
+	for _, id := range h.config.Identities {
+		if t := h.tokens[id.Name]; id.Env && t != nil {
+			variables[id.Name] = t.JWT
+		}
+	}
+	h.config.SetTokens(variables)
+}
+
+// deliver issues the tokens that are missing or must be renewed, stores all tokens, and writes files: all of them
+// before a start of the task, and for a running task those that have changed. A start of the task also replaces
+// tokens that were signed before a rotation of the keys, so that the former key can be removed. It returns the identities of a
+// running task whose change_mode must be applied.
+func (h *Identity) deliver(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.loadLocked()
+	next, stored := maps.Clone(h.tokens), true
+	for _, id := range h.config.Identities {
+		t := next[id.Name]
+		switch {
+		case t == nil || h.isDue(t), !running && !h.config.Issuer.IsSignedByActiveKey(ctx, t):
+			if t, err = h.config.Issuer.Issue(ctx, h.config.Workload, id); err != nil {
+				return nil, err
+			}
+			t.ChangePending = running
+			next[id.Name], stored = t, false
+		case t.ChangePending && !running:
+			next[id.Name], stored = withoutChange(t), false
+		}
+	}
+	if !stored {
+		if err := h.put(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+	h.tokens = next
+	for _, id := range h.config.Identities {
+		t := h.tokens[id.Name]
+		if running && !t.ChangePending {
+			continue
+		}
+		if id.File {
+			if err := h.config.WriteFile(identityFile(id), []byte(t.JWT)); err != nil {
+				return nil, err
+			}
+		}
+		if running {
+			changed = append(changed, id)
+		}
+	}
+	h.setTokensLocked()
+	return changed, nil
+}
+
+func (h *Identity) put(ctx context.Context, tokens map[string]*state.IdentityToken) error {
+	return h.config.Issuer.PutTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task, tokens)
+}
+
+// isDue reports whether a token must be replaced now.
+func (h *Identity) isDue(t *state.IdentityToken) bool {
+	delay, renewable := h.config.Issuer.RenewalDelay(t)
+	return renewable && delay <= 0 || !h.config.Issuer.IsSignedByCurrentKeys(t)
+}
+
+func withoutChange(t *state.IdentityToken) *state.IdentityToken {
+	c := *t
+	c.ChangePending = false
+	return &c
+}
+
+// identityFile returns the path of the file of an identity, relative to the directory of the task.
+func identityFile(id *api.WorkloadIdentity) string {
+	switch {
+	case id.Filepath != "":
+		return id.Filepath
+	case id.Name == model.DefaultIdentity:
+		return "secrets/nomad_token"
+	}
+	return "secrets/nomad_" + id.Name + ".jwt"
+}
+
+// startRenewal starts the renewal of tokens, unless it runs already.
+func (h *Identity) startRenewal(ctx context.Context) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, needed := h.nextRenewalLocked(); !needed || h.endRenew != nil {
+		return
+	}
+	ctx, h.endRenew = context.WithCancel(context.WithoutCancel(ctx))
+	h.renewWG.Go(func() { h.renew(ctx) })
+}
+
+func (h *Identity) stopRenewal() {
+	h.mu.Lock()
+	if h.endRenew != nil {
+		h.endRenew()
+		h.endRenew = nil
+	}
+	h.mu.Unlock()
+	h.renewWG.Wait()
+}
+
+// nextRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
+// false if there is none.
+func (h *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
+	for _, id := range h.config.Identities {
+		t := h.tokens[id.Name]
+		delay, renewable := time.Duration(0), true
+		if t != nil && !t.ChangePending && h.config.Issuer.IsSignedByCurrentKeys(t) {
+			delay, renewable = h.config.Issuer.RenewalDelay(t)
+		}
+		if renewable && (!needed || delay < next) {
+			next, needed = delay, true
+		}
+	}
+	return next, needed
+}
+
+// renew renews tokens until ctx is done.
+func (h *Identity) renew(ctx context.Context) {
+	retryDelay := time.Duration(0)
+	for {
+		stepped := h.config.Issuer.ClockStepped()
+		h.mu.Lock()
+		delay, needed := h.nextRenewalLocked()
+		h.mu.Unlock()
+		if !needed {
+			<-ctx.Done()
+			return
+		}
+		if delay = max(delay, retryDelay); delay > 0 {
+			timer := time.NewTimer(delay)
+			select {
+			case <-timer.C:
+			case <-stepped:
+				timer.Stop()
+				continue
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
+		err := h.renewNow(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			retryDelay = 0
+		case retryDelay == 0:
+			h.config.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("renew: %v", err)))
+			fallthrough
+		default:
+			retryDelay = min(max(2*retryDelay, minRenewalRetryDelay), maxRenewalRetryDelay)
+			retryDelay += rand.N(retryDelay / 10)
+			h.config.Logger.Warn("tokens not renewed", "error", err, "delay", retryDelay)
+		}
+	}
+}
+
+// renewNow renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
+// signals: the new process reads all tokens.
+func (h *Identity) renewNow(ctx context.Context) error {
+	changed, err := h.deliver(ctx, true)
+	if err != nil || len(changed) == 0 {
+		return err
+	}
+	var restarts []string
+	for _, id := range changed {
+		if id.ChangeMode == "restart" {
+			restarts = append(restarts, id.Name)
+		}
+	}
+	if len(restarts) > 0 {
+		err = h.config.Restart(ctx, renewalReason(restarts, "restart"))
+	} else {
+		for _, id := range changed {
+			if id.ChangeMode == "signal" {
+				err = errors.Join(err, h.config.Signal(ctx, id.ChangeSignal, renewalReason([]string{id.Name}, "signal")))
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := maps.Clone(h.tokens)
+	for _, id := range changed {
+		if t := next[id.Name]; t != nil {
+			next[id.Name] = withoutChange(t)
+		}
+	}
+	if err := h.put(ctx, next); err != nil {
+		return err
+	}
+	h.tokens = next
+	return nil
+}
+
+// renewalReason is the reason for a restart or a signal in the events of the task.
+func renewalReason(names []string, mode string) string {
+	return fmt.Sprintf("Identity %s with change_mode %s renewed", strings.Join(names, ", "), mode)
+}

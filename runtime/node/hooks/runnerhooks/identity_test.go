@@ -1,0 +1,362 @@
+package runnerhooks
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+// identityTask is a task with identities under several agents, one after another.
+type identityTask struct {
+	t          *testing.T
+	store      *store.Store
+	identities []*api.WorkloadIdentity
+	now        func() time.Time
+
+	begin time.Time
+
+	mu       sync.Mutex // held by the test, except while the hook can run
+	files    map[string]string
+	env      map[string]string
+	log      []string // events with the time since the start of the test
+	diskFull bool
+
+	hook   *Identity
+	issuer *identity.Issuer
+}
+
+func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identityTask {
+	s, err := store.Open(store.Config{
+		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &identityTask{t: t, store: s, identities: identities, now: time.Now, begin: time.Now(), files: make(map[string]string)}
+	f.mu.Lock()
+	return f
+}
+
+// letRun lets the hook run during call and until it waits for the clock.
+func (f *identityTask) letRun(call func()) {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	call()
+	synctest.Wait()
+}
+
+// startAgent starts an agent, which starts the task or finds it running.
+func (f *identityTask) startAgent(running bool) error {
+	f.issuer = identity.New(identity.Config{Store: f.store, Region: "global", Now: func() time.Time { return f.now() }})
+	change := func(format string, args ...any) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.log = append(f.log, fmt.Sprintf("%v: ", time.Since(f.begin).Truncate(time.Minute))+fmt.Sprintf(format, args...))
+		return nil
+	}
+	f.hook = NewIdentity(IdentityConfig{
+		Issuer: f.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, Identities: f.identities,
+		WriteFile: func(path string, data []byte) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.diskFull {
+				return errors.New("disk is full")
+			}
+			f.files[path] = string(data)
+			return nil
+		},
+		SetTokens: func(tokens map[string]string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.env = tokens
+		},
+		Restart:   func(_ context.Context, reason string) error { return change("restart: %s", reason) },
+		Signal:    func(_ context.Context, signal, reason string) error { return change("%s: %s", signal, reason) },
+		EmitEvent: func(e *api.TaskEvent) { _ = change("event: %s", e.Message) },
+		Logger:    hclog.NewNullLogger(),
+	})
+	var err error
+	f.letRun(func() { _, err = f.hook.Prestart(f.t.Context(), hook.TaskPrestartRequest{Running: running}) })
+	return err
+}
+
+func (f *identityTask) mustStartAgent(running bool) {
+	f.t.Helper()
+	if err := f.startAgent(running); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *identityTask) stopAgent() {
+	f.t.Helper()
+	var err error
+	f.letRun(func() { _, err = f.hook.Shutdown(f.t.Context(), hook.TaskShutdownRequest{}) })
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *identityTask) sleep(d time.Duration) {
+	f.letRun(func() { time.Sleep(d) })
+}
+
+// close ends the test in its bubble.
+func (f *identityTask) close() {
+	f.t.Helper()
+	var err error
+	f.letRun(func() {
+		err = errors.Join(discardResult(f.hook.Stop(f.t.Context(), hook.TaskStopRequest{})), f.store.Close())
+	})
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+func (f *identityTask) wantLog(want ...string) {
+	f.t.Helper()
+	if !reflect.DeepEqual(f.log, want) {
+		f.t.Errorf("log %q, want %q", f.log, want)
+	}
+}
+
+func subject(t *testing.T, token string) string {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		t.Errorf("%q is no token", token)
+		return ""
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Error(err)
+	}
+	_, rest, _ := strings.Cut(string(text), `"sub":"`)
+	sub, _, _ := strings.Cut(rest, `"`)
+	return sub
+}
+
+func TestIdentityDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, ExposedIdentities(&api.Task{
+			Identity: &api.WorkloadIdentity{Name: "default", Env: true, File: true},
+			Identities: []*api.WorkloadIdentity{
+				{Name: "a", Env: true}, {Name: "b", File: true}, {Name: "c", File: true, Filepath: "local/c.jwt"}, {Name: "d"},
+			},
+		})...)
+		f.mustStartAgent(false)
+		defer f.close()
+		const prefix = "global:default:web:web:server:"
+		files, env := make(map[string]string), make(map[string]string)
+		for name, token := range f.files {
+			files[name] = subject(t, token)
+		}
+		for name, token := range f.env {
+			env[name] = subject(t, token)
+		}
+		if want := map[string]string{"secrets/nomad_token": prefix + "default", "secrets/nomad_b.jwt": prefix + "b", "local/c.jwt": prefix + "c"}; !reflect.DeepEqual(files, want) {
+			t.Errorf("files %v, want %v", files, want)
+		}
+		if want := map[string]string{"default": prefix + "default", "a": prefix + "a"}; !reflect.DeepEqual(env, want) {
+			t.Errorf("variables %v, want %v", env, want)
+		}
+		before := f.env["default"]
+		f.sleep(100 * 24 * time.Hour)
+		f.mustStartAgent(false) // a restart of the task
+		if f.env["default"] != before {
+			t.Error("a token without a TTL was replaced")
+		}
+		f.wantLog()
+	})
+}
+
+func TestIdentityRenewal(t *testing.T) {
+	hour := func(name, mode, signal string) *api.WorkloadIdentity {
+		return &api.WorkloadIdentity{Name: name, File: true, Env: true, TTL: time.Hour, ChangeMode: mode, ChangeSignal: signal}
+	}
+	for _, tc := range []struct {
+		name       string
+		identities []*api.WorkloadIdentity
+		want       []string // changes within 40 minutes; the time of a renewal is random between 30 and 33 minutes
+	}{
+		{"noop", []*api.WorkloadIdentity{hour("x", "", ""), hour("y", "noop", "")}, nil},
+		{"restart", []*api.WorkloadIdentity{hour("x", "restart", "")}, []string{"restart: Identity x with change_mode restart renewed"}},
+		{"signal", []*api.WorkloadIdentity{hour("x", "signal", "SIGHUP")}, []string{"SIGHUP: Identity x with change_mode signal renewed"}},
+		{"a longer TTL is not renewed with a shorter one", []*api.WorkloadIdentity{
+			{Name: "long", File: true, TTL: 24 * time.Hour, ChangeMode: "restart"}, hour("x", "signal", "SIGHUP"),
+		}, []string{"SIGHUP: Identity x with change_mode signal renewed"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newIdentityTask(t, tc.identities...)
+				f.mustStartAgent(false)
+				defer f.close()
+				id := tc.identities[len(tc.identities)-1].Name
+				file := "secrets/nomad_" + id + ".jwt"
+				first := f.files[file]
+				f.sleep(30*time.Minute - time.Second)
+				if f.files[file] != first {
+					t.Error("renewed before half of the TTL")
+				}
+				f.sleep(10 * time.Minute)
+				if second := f.files[file]; second == first || f.env[id] != second {
+					t.Errorf("not renewed, or the variable differs from the file")
+				}
+				var got []string
+				for _, line := range f.log {
+					_, text, _ := strings.Cut(line, ": ")
+					got = append(got, text)
+				}
+				if !reflect.DeepEqual(got, tc.want) {
+					t.Errorf("changes %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// An agent that is restarted often neither postpones a renewal nor renews early.
+func TestIdentityAcrossAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, Env: true, TTL: time.Hour, ChangeMode: "restart"})
+		f.mustStartAgent(false)
+		defer func() { f.close() }()
+		const file = "secrets/nomad_x.jwt"
+		first := f.files[file]
+		for range 5 {
+			f.sleep(5 * time.Minute)
+			f.stopAgent()
+			delete(f.files, file) // a file of a running task is not written again
+			f.mustStartAgent(true)
+			if f.env["x"] != first || f.files[file] != "" || len(f.log) > 0 {
+				t.Fatalf("the next agent has renewed the token: %v", f.log)
+			}
+		}
+		f.sleep(9 * time.Minute)
+		if len(f.log) != 1 || f.files[file] == "" {
+			t.Errorf("after 34 minutes: %v", f.log)
+		}
+		// The token expires while no agent runs.
+		f.stopAgent()
+		f.sleep(2 * time.Hour)
+		second := f.files[file]
+		f.mustStartAgent(true)
+		if len(f.log) != 2 || f.files[file] == second {
+			t.Errorf("the expired token was not renewed at once: %v", f.log)
+		}
+	})
+}
+
+// A crash after the record and before the file has the effect of a write that fails and an agent that does not continue.
+func TestIdentityCrashBetweenRecordAndFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, TTL: time.Hour, ChangeMode: "signal", ChangeSignal: "SIGHUP"})
+		f.mustStartAgent(false)
+		defer func() { f.close() }()
+		const file = "secrets/nomad_x.jwt"
+		first := f.files[file]
+		f.diskFull = true
+		f.sleep(33 * time.Minute)
+		f.stopAgent()
+		f.log = nil
+		stored := f.issuer.Tokens("a", "server")["x"]
+		if stored.JWT == first || !stored.ChangePending {
+			t.Fatalf("the renewed token is not stored: %v", stored.ChangePending)
+		}
+		f.diskFull = false
+		f.mustStartAgent(true)
+		if f.files[file] != stored.JWT {
+			t.Error("the next agent has not written the stored token")
+		}
+		f.wantLog("33m0s: SIGHUP: Identity x with change_mode signal renewed")
+		f.stopAgent()
+		f.mustStartAgent(true)
+		f.wantLog("33m0s: SIGHUP: Identity x with change_mode signal renewed")
+	})
+}
+
+func TestIdentityRenewalIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, TTL: time.Hour, ChangeMode: "restart"})
+		f.diskFull = true
+		if err := f.startAgent(false); err == nil {
+			t.Error("a task starts without its token")
+		}
+		f.diskFull = false
+		f.mustStartAgent(false)
+		defer f.close()
+		f.diskFull = true
+		f.sleep(40 * time.Minute)
+		if len(f.log) != 1 || !strings.Contains(f.log[0], "disk is full") {
+			t.Errorf("events %q, want one", f.log)
+		}
+		f.diskFull = false
+		f.sleep(time.Hour)
+		if len(f.log) < 2 || !strings.Contains(f.log[1], "restart") {
+			t.Errorf("no restart after the disk has space: %q", f.log)
+		}
+	})
+}
+
+func TestIdentityAfterClockSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, TTL: time.Hour, ChangeMode: "restart"})
+		var step atomic.Int64
+		f.now = func() time.Time { return time.Now().Add(time.Duration(step.Load())) }
+		f.mustStartAgent(false)
+		defer func() { f.close() }()
+		for _, d := range []time.Duration{50 * time.Minute, -50 * time.Minute, -24 * time.Hour} {
+			before := len(f.log)
+			step.Add(int64(d))
+			f.letRun(f.issuer.HandleClockStep)
+			if len(f.log) != before+1 {
+				t.Errorf("%d renewals after a step of %v, want 1", len(f.log)-before, d)
+			}
+		}
+		before := len(f.log)
+		step.Add(int64(10 * time.Second))
+		f.letRun(f.issuer.HandleClockStep)
+		if len(f.log) != before {
+			t.Error("a renewal after a step of ten seconds")
+		}
+	})
+}
+
+func TestIdentityLosesItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "default", File: true})
+		f.mustStartAgent(false)
+		defer func() { f.close() }()
+		first := f.files["secrets/nomad_token"]
+		key := f.issuer.Tokens("a", "server")["default"].KeyID
+		if _, err := f.store.RotateKeys(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.store.RemoveKey(t.Context(), key, true); err != nil {
+			t.Fatal(err)
+		}
+		f.stopAgent()
+		f.mustStartAgent(true)
+		if f.files["secrets/nomad_token"] == first {
+			t.Error("the token of a removed key was not replaced")
+		}
+		if n, err := f.issuer.CountTokens(key); n != 0 || err != nil {
+			t.Errorf("%d tokens of the removed key: %v", n, err)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package runnerhooks
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+var (
+	_ hook.AllocPrerun  = (*Network)(nil)
+	_ hook.AllocPostrun = (*Network)(nil)
+)
+
+// NetworkManager creates and destroys the networks of allocations; [network.Manager] implements
+// it.
+type NetworkManager interface {
+	Existing(allocID string) *state.AllocNetwork
+	Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error)
+	Destroy(ctx context.Context, allocID string) error
+}
+
+// NetworkTask is a task of an allocation with a network.
+type NetworkTask struct {
+	Name, Driver string
+	// Capabilities returns the capabilities of the driver. It may block while the driver starts.
+	Capabilities func(context.Context) (driver.Capabilities, error)
+}
+
+// NetworkConfig configures the hook for one allocation.
+type NetworkConfig struct {
+	Manager NetworkManager
+	Request func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
+	Tasks   []NetworkTask
+	// Reuse means that a network that an earlier agent has created still exists.
+	Reuse     bool
+	Set       func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
+	EmitEvent func(*api.TaskEvent)      // emits an event on all tasks
+}
+
+// Network creates the network that the tasks of an allocation share, and destroys it
+// when they have ended. It is for groups that do not use the network of the host.
+type Network struct {
+	BuiltinHook
+	config NetworkConfig
+}
+
+// NewNetwork returns the hook for one allocation.
+func NewNetwork(c NetworkConfig) *Network { return &Network{config: c} }
+
+// Name implements hook.Hook.
+func (*Network) Name() string { return "network" }
+
+// NoDeadline implements Hook: to create a network, a driver may have to pull an image.
+func (*Network) NoDeadline() bool { return true }
+
+// Prerun implements hook.AllocPrerun.
+func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if existing := h.config.Manager.Existing(req.Alloc.ID); existing != nil && h.config.Reuse {
+		h.config.Set(existing)
+		return hook.AllocPrerunResponse{}, nil
+	}
+	request := h.config.Request()
+	var err error
+	if request.Driver, err = h.findCreator(ctx, request.Mode); err != nil {
+		return hook.AllocPrerunResponse{}, err
+	}
+	point := failpoint.EnterStep(failpoint.StepNetwork)
+	created, err := h.config.Manager.Create(ctx, request)
+	point.Leave()
+	if err != nil {
+		return hook.AllocPrerunResponse{}, err
+	}
+	h.config.Set(created)
+	return hook.AllocPrerunResponse{}, nil
+}
+
+// capabilitiesTimeout limits how long a driver may take to start before the network is created.
+const capabilitiesTimeout = time.Minute
+
+// findCreator returns the driver that creates the namespace, "" if the agent does. It returns an error if the
+// driver of a task does not support the network mode.
+func (h *Network) findCreator(ctx context.Context, mode string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
+	defer cancel()
+	var creator *NetworkTask
+	for _, task := range h.config.Tasks {
+		c, err := task.Capabilities(ctx)
+		if err != nil {
+			return "", fmt.Errorf("task %s: %w", task.Name, err)
+		}
+		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
+			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, mode)
+		}
+		// Without root no namespace can be made for the group. Each task needs one of its own driver.
+		if mode == "none" && os.Geteuid() != 0 && !c.MustCreateNetwork && !slices.Contains(c.NetworkIsolationModes, driver.NetworkNone) {
+			return "", fmt.Errorf("task %s does not support %q networking mode under an agent that is not root: run the agent as root, or use a driver such as exec", task.Name, mode)
+		}
+		switch {
+		case !c.MustCreateNetwork:
+		case creator == nil:
+			creator = &task
+		case creator.Driver != task.Driver:
+			return "", fmt.Errorf("tasks %s and %s want to initiate networking but only one driver can do so", creator.Name, task.Name)
+		}
+	}
+	if creator == nil {
+		return "", nil
+	}
+	return creator.Driver, nil
+}
+
+// postrunTimeout limits how long the end of an allocation waits for its network.
+const postrunTimeout = 10 * time.Second
+
+// Postrun implements hook.AllocPostrun.
+func (h *Network) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, postrunTimeout)
+	defer cancel()
+	err := h.config.Manager.Destroy(ctx, req.Alloc.ID)
+	if err != nil {
+		h.config.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("postrun: network not destroyed, trying again: %v", err)))
+	}
+	return hook.AllocPostrunResponse{}, err
+}

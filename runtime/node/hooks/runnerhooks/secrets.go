@@ -1,0 +1,98 @@
+package runnerhooks
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+var _ hook.TaskPrestart = (*Secrets)(nil)
+
+// VariableReader returns the items of a variable, nil if there is no such variable. An error contains no items.
+type VariableReader func(namespace, path string) (map[string]string, error)
+
+// Secrets reads the values of a task's secret blocks before each start of the task. The values are kept
+// in memory only.
+type Secrets struct {
+	BuiltinHook
+	task      *api.Task
+	namespace string
+	read      VariableReader
+	env       *taskenv.Builder
+}
+
+// NewSecrets returns the hook for a task whose secret blocks all have the provider nomad.
+func NewSecrets(task *api.Task, namespace string, read VariableReader, env *taskenv.Builder) *Secrets {
+	return &Secrets{task: task, namespace: namespace, read: read, env: env}
+}
+
+// Name implements hook.Hook.
+func (*Secrets) Name() string { return "secrets" }
+
+// Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart
+// policy decides about the next start.
+func (h *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	values := make(map[string]string)
+	for _, s := range h.task.Secrets {
+		items, err := h.read(h.namespace, s.Path)
+		switch {
+		case err != nil:
+			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))
+		case items == nil:
+			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf(
+				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, h.namespace, h.namespace, s.Path))
+		}
+		for key, value := range items {
+			values[taskenv.SecretPrefix+s.Name+"."+key] = value
+		}
+	}
+	h.env.SetSecrets(values)
+	return hook.TaskPrestartResponse{}, h.checkReferences()
+}
+
+// checkReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
+// in place of the value.
+func (h *Secrets) checkReferences() error {
+	env := h.env.Build()
+	for _, name := range slices.Sorted(maps.Keys(h.task.Env)) {
+		if missing := env.MissingSecret(h.task.Env[name]); missing != "" {
+			return missingSecretError("env "+name, missing)
+		}
+	}
+	return checkConfigReferences(env, "config", h.task.Config)
+}
+
+func checkConfigReferences(env *taskenv.Env, place string, value any) error {
+	switch value := value.(type) {
+	case string:
+		if missing := env.MissingSecret(value); missing != "" {
+			return missingSecretError(place, missing)
+		}
+	case []any:
+		for i, element := range value {
+			if err := checkConfigReferences(env, place+"["+strconv.Itoa(i)+"]", element); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			if err := checkConfigReferences(env, place+"."+key, value[key]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func missingSecretError(place, reference string) error {
+	return driver.Recoverable(fmt.Errorf(
+		"%s: ${%s} has no value: the variable of the secret block has no such key, or the task has no such secret block. Add the key with nomad-lite var put, or correct the reference", place, reference))
+}

@@ -1,0 +1,184 @@
+package runnerhooks
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var (
+	_ Hook               = (*Stats)(nil)
+	_ hook.TaskPoststart = (*Stats)(nil)
+	_ hook.TaskExited    = (*Stats)(nil)
+	_ hook.TaskStop      = (*Stats)(nil)
+	_ hook.TaskShutdown  = (*Stats)(nil)
+)
+
+// The minimum and maximum pause between attempts to open a stream.
+const (
+	minStatsRetryDelay = time.Second
+	maxStatsRetryDelay = 5 * time.Second
+)
+
+const (
+	// streamIdleTimeout is how long sampling continues after the last call of Latest.
+	streamIdleTimeout = 10 * time.Second
+	// firstSampleTimeout is how long Latest waits for the first sample of a driver.
+	firstSampleTimeout = 2 * time.Second
+)
+
+// StatsSource opens a stream of resource samples of the running task. The channel may
+// be closed at any time; then the hook opens a new stream.
+type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
+
+// Stats samples the resource usage of the task on demand.
+type Stats struct {
+	BuiltinHook
+	source   StatsSource
+	interval time.Duration
+	logger   hclog.Logger
+
+	mu          sync.Mutex
+	latest      *driver.TaskStats // latest is nil before the first sample
+	taskRunning bool              // taskRunning is set from Poststart until Exited, Stop or Shutdown
+	stream      *sampleStream     // stream is nil before the first Latest for this process
+	wg          sync.WaitGroup    // wg counts all samplings; it grows only while taskRunning is set
+}
+
+// sampleStream is one stream of samples, reopened when it breaks.
+type sampleStream struct {
+	cancel           context.CancelFunc
+	idleTimer        *time.Timer   // idleTimer cancels the stream streamIdleTimeout after the last Latest
+	firstAttemptDone chan struct{} // firstAttemptDone is closed by runStream after the first attempt, with or without a sample
+	unsupported      bool          // unsupported means that the driver has no samples of this process; guarded by Stats.mu
+}
+
+// NewStats returns the hook for one task.
+func NewStats(source StatsSource, interval time.Duration, logger hclog.Logger) *Stats {
+	return &Stats{source: source, interval: interval, logger: logger}
+}
+
+// Name implements hook.Hook.
+func (*Stats) Name() string { return "stats_hook" }
+
+// Latest returns the newest sample, or nil if there never was one. It may be called at
+// any time. Only the first call in a while blocks, for two seconds at most, until the
+// driver has sent a sample. Sampling then continues at the interval, until ten seconds
+// have passed without a call.
+func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
+	if first := h.ask(ctx); first != nil {
+		timeout := time.NewTimer(firstSampleTimeout)
+		defer timeout.Stop()
+		select {
+		case <-first:
+		case <-timeout.C:
+		case <-ctx.Done():
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.latest
+}
+
+// ask starts sampling, or extends it by streamIdleTimeout. The channel is closed when
+// the first sample has arrived; it is nil if the caller need not wait.
+func (h *Stats) ask(ctx context.Context) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.taskRunning || h.stream != nil && h.stream.unsupported {
+		return nil
+	}
+	if h.stream == nil || !h.stream.idleTimer.Stop() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttemptDone: make(chan struct{})}
+		h.stream = s
+		h.wg.Go(func() { h.runStream(ctx, s) })
+	}
+	h.stream.idleTimer.Reset(streamIdleTimeout)
+	return h.stream.firstAttemptDone
+}
+
+// Poststart implements hook.TaskPoststart.
+func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taskRunning = true
+	return hook.TaskPoststartResponse{}, nil
+}
+
+// Exited implements hook.TaskExited.
+func (h *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	h.end()
+	return hook.TaskExitedResponse{}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	h.end()
+	return hook.TaskStopResponse{}, nil
+}
+
+// Shutdown implements hook.TaskShutdown.
+func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	h.end()
+	return hook.TaskShutdownResponse{}, nil
+}
+
+func (h *Stats) end() {
+	h.mu.Lock()
+	if h.stream != nil {
+		h.stream.idleTimer.Stop()
+		h.stream.cancel()
+	}
+	h.taskRunning, h.stream = false, nil
+	h.mu.Unlock()
+	h.wg.Wait()
+}
+
+// runStream takes samples until ctx ends or the driver reports that it has none.
+func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
+	answered := sync.OnceFunc(func() { close(s.firstAttemptDone) })
+	defer answered()
+	pause := minStatsRetryDelay
+	for {
+		samples, err := h.source(ctx, h.interval)
+		if isPermanentError(err) {
+			h.logger.Debug("driver has no stats", "error", err)
+			h.mu.Lock()
+			s.unsupported = true
+			h.mu.Unlock()
+			return
+		}
+		wait := h.interval
+		if err != nil {
+			h.logger.Debug("no stats", "error", err, "delay", pause)
+			wait, pause = pause, min(2*pause, maxStatsRetryDelay)
+		} else {
+			pause = minStatsRetryDelay
+			for sample := range samples {
+				h.mu.Lock()
+				h.latest = sample
+				h.mu.Unlock()
+				answered()
+			}
+		}
+		answered()
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// isPermanentError reports whether err means that a retry cannot succeed.
+func isPermanentError(err error) bool {
+	var e *driver.Error
+	return errors.As(err, &e) && !e.Recoverable
+}

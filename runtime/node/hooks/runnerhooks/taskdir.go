@@ -1,0 +1,68 @@
+package runnerhooks
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+)
+
+var (
+	_ hook.TaskPrestart = (*TaskDir)(nil)
+	_ hook.TaskStop     = (*TaskDir)(nil)
+)
+
+// dirBuiltKey is a key in the state of StepTaskDir. It is set once the directory has been
+// built, so that the event for the build is emitted once. The hook is never done,
+// because directories in memory are lost at a reboot.
+const dirBuiltKey = "is_done"
+
+// TaskDir builds the directory of the task, and removes the secrets when the task has
+// ended.
+type TaskDir struct {
+	BuiltinHook
+	dir       *allocdir.Dir
+	options   func() allocdir.TaskOptions
+	emitEvent func(*api.TaskEvent)
+	logger    hclog.Logger
+}
+
+// NewTaskDir returns the hook for one task.
+func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
+	return &TaskDir{dir: dir, options: options, emitEvent: emit, logger: logger}
+}
+
+// TaskDirName is the name of the hook TaskDir.
+const TaskDirName = "task_dir"
+
+// Name implements hook.Hook.
+func (*TaskDir) Name() string { return TaskDirName }
+
+// Prestart implements hook.TaskPrestart.
+func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	built := hook.TaskPrestartResponse{State: map[string]string{dirBuiltKey: "true"}}
+	first := req.PreviousState[dirBuiltKey] == ""
+	if first {
+		h.emitEvent(model.EventTaskSetup())
+	}
+	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
+	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
+	if err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	if first && dir.SecretsOnDiskReason != nil {
+		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
+	}
+	built.Mounts = dir.Mounts
+	return built, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.dir.DropSecrets(req.Task.Name)
+}

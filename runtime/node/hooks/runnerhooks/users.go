@@ -1,0 +1,97 @@
+package runnerhooks
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/users"
+)
+
+var (
+	_ hook.TaskPrestart = (*WorkloadUser)(nil)
+	_ hook.TaskStop     = (*WorkloadUser)(nil)
+)
+
+// WorkloadUserHookName is the name of the hook [WorkloadUser], under which its state is stored.
+const WorkloadUserHookName = "workload_users"
+
+// workloadUserKey is a key in the state of WorkloadUser. Its value is the id.
+const workloadUserKey = "dynamic_user_ugid"
+
+// WorkloadUserID returns the user id in the stored state of WorkloadUser, 0 if it has none.
+func WorkloadUserID(state map[string]string) uint32 {
+	id, _ := strconv.ParseUint(state[workloadUserKey], 10, 32) // a task with an invalid id gets another
+	return uint32(id)
+}
+
+// NewWorkloadUserState returns the stored state of WorkloadUser for a task with a user id.
+func NewWorkloadUserState(id uint32) map[string]string {
+	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(id), 10)}
+}
+
+// WorkloadUserName returns the user of a task for the id of WorkloadUserID: empty for 0.
+func WorkloadUserName(id uint32) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("nomad-%d", id)
+}
+
+// UserPool assigns user ids to tasks; [users.Pool] implements it.
+type UserPool interface {
+	Acquire(task users.Task, previous uint32) (uint32, error)
+	Release(users.Task)
+}
+
+// WorkloadUser gives a task a user id of its own. It is for tasks that name no user, and has an
+// effect only if the driver supports such users.
+type WorkloadUser struct {
+	BuiltinHook
+	pool         UserPool
+	capabilities func() driver.Capabilities
+	setUser      func(name string)
+	dismissUser  func(id uint32) error
+	logger       hclog.Logger
+}
+
+// NewWorkloadUser returns the hook for one task. It calls setUser with the user of the task, which
+// may be empty, and dismissUser when the task no longer has the user, so that the next task with
+// the id cannot access its files.
+func NewWorkloadUser(pool UserPool, capabilities func() driver.Capabilities, setUser func(name string), dismissUser func(id uint32) error, logger hclog.Logger) *WorkloadUser {
+	return &WorkloadUser{pool: pool, capabilities: capabilities, setUser: setUser, dismissUser: dismissUser, logger: logger}
+}
+
+// Name implements hook.Hook.
+func (*WorkloadUser) Name() string { return WorkloadUserHookName }
+
+// Prestart implements hook.TaskPrestart.
+func (h *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if !h.capabilities().DynamicWorkloadUsers {
+		h.setUser("")
+		return hook.TaskPrestartResponse{}, nil
+	}
+	id, err := h.pool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
+	if err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	h.setUser(WorkloadUserName(id))
+	return hook.TaskPrestartResponse{State: NewWorkloadUserState(id)}, nil
+}
+
+// Stop implements hook.TaskStop.
+func (h *WorkloadUser) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	id := WorkloadUserID(req.PreviousState)
+	if id == 0 {
+		return hook.TaskStopResponse{}, nil
+	}
+	if err := h.dismissUser(id); err != nil {
+		h.logger.Error("the next task with this user id can access files of an ended task", "task", req.Task.Name, "uid", id, "error", err)
+	}
+	h.pool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})
+	return hook.TaskStopResponse{}, nil
+}

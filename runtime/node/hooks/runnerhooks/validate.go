@@ -1,0 +1,55 @@
+package runnerhooks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+var _ hook.TaskPrestart = (*TaskValidator)(nil)
+
+// TaskValidator rejects tasks that the operator of the node does not allow.
+type TaskValidator struct {
+	BuiltinHook
+	deniedUsers    taskuser.Denied
+	checkedDrivers []string
+	downloadUIDs   idrange.Set
+	admittedUsers  []string
+	checkServices  func() error
+}
+
+// NewTaskValidator returns the hook for one task. It rejects deniedUsers and foreign groups, as
+// taskuser.Denied compares them, if the task has one of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
+// that the task switches to by itself. services returns an error if the interpolated names
+// of the task's services are invalid.
+func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidator {
+	return &TaskValidator{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+}
+
+// Name implements hook.Hook.
+func (*TaskValidator) Name() string { return "validate" }
+
+// Prestart implements hook.TaskPrestart.
+func (h *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if slices.Contains(h.checkedDrivers, req.Task.Driver) {
+		if err := h.deniedUsers.Check(req.Task.User); err != nil {
+			return hook.TaskPrestartResponse{}, err
+		}
+	}
+	if id, ok := taskuser.UID(req.Task.User); ok && h.downloadUIDs.Contains(id) {
+		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+	}
+	for _, user := range h.admittedUsers {
+		if id, ok := taskuser.UID(user); ok && h.downloadUIDs.Contains(id) {
+			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
+		}
+	}
+	if err := h.checkServices(); err != nil {
+		return hook.TaskPrestartResponse{}, err
+	}
+	return hook.TaskPrestartResponse{Done: true}, nil
+}

@@ -1,0 +1,98 @@
+package runnerhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+var _ hook.TaskPrestart = (*Volumes)(nil)
+
+// VolumesName is the name of the hook Volumes.
+const VolumesName = "volumes"
+
+// Volumes returns the mounts of a task's volume_mount blocks.
+type Volumes struct {
+	BuiltinHook
+	mounts      []*api.VolumeMount
+	requests    func() []model.HostVolumeRequest
+	findVolume  FindVolumeFunc
+	interpolate func(string) string
+}
+
+// FindVolumeFunc returns the host volume of a name, nil if there is none. Its path has no symbolic links, and no task can
+// replace it. The function waits for a volume that a plugin creates again
+// after a start of the agent.
+type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo, error)
+
+// NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
+// replaces the references in a text by their values.
+func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *Volumes {
+	return &Volumes{mounts: mounts, requests: requests, findVolume: findVolume, interpolate: interpolate}
+}
+
+// Name implements hook.Hook.
+func (*Volumes) Name() string { return VolumesName }
+
+// Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
+// change with the configuration of the agent.
+func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	point := failpoint.EnterStep(failpoint.StepVolumeMounts)
+	defer point.Leave()
+	var r hook.TaskPrestartResponse
+	requests := make(map[string]model.HostVolumeRequest)
+	for _, v := range h.requests() {
+		requests[v.Label] = v
+	}
+	for _, m := range h.mounts {
+		v, found := requests[textOf(m.Volume)]
+		if !found {
+			continue // an empty block; validation rejects other volumes that do not exist
+		}
+		mount, err := h.newMount(ctx, m, v)
+		if err != nil {
+			return hook.TaskPrestartResponse{}, fmt.Errorf("host volume validation error: volume %q: %w", v.Label, err)
+		}
+		r.Mounts = append(r.Mounts, mount)
+	}
+	return r, nil
+}
+
+func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
+	volume, err := h.findVolume(ctx, v.Source)
+	if err != nil {
+		return driver.Mount{}, err
+	}
+	if volume == nil {
+		return driver.Mount{}, fmt.Errorf("this node no longer has the host volume %q", v.Source)
+	}
+	if volume.ReadOnly && !v.ReadOnly {
+		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", v.Source)
+	}
+	destination := h.interpolate(textOf(m.Destination))
+	if destination == "" {
+		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
+	}
+	return driver.Mount{
+		TaskPath:        destination,
+		HostPath:        volume.Path,
+		Readonly:        volume.ReadOnly || v.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
+		PropagationMode: h.interpolate(textOf(m.PropagationMode)),
+		SELinuxLabel:    textOf(m.SELinuxLabel),
+		RequestName:     v.Source,
+	}, nil
+}
+
+func textOf(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}

@@ -1,0 +1,161 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+)
+
+// InterfaceName is the name of the interface in a connected namespace.
+const InterfaceName = "eth0"
+
+// Config configures a bridge.
+type Config struct {
+	Name    string       // name of the interface on the machine, and part of the name of the nftables table
+	Subnet  netip.Prefix // IPv4 addresses of the bridge, the first address, and of the namespaces
+	Subnet6 netip.Prefix // IPv6 addresses; the zero value means that the namespaces have none
+	// NoHairpin turns off that a namespace can reach its own forwarded ports while the kernel
+	// filters bridged frames.
+	NoHairpin bool
+	// OtherAddresses are addresses of the machine on which only ports with this HostIP are forwarded.
+	OtherAddresses []netip.Addr
+}
+
+// Validate returns an error if the configuration cannot be used.
+func (c Config) Validate() error {
+	const maxInterfaceName = 15
+	switch {
+	case c.Name == "" || len(c.Name) > maxInterfaceName || strings.ContainsAny(c.Name, "/: \t\n%"):
+		return fmt.Errorf("bridge_network_name %q is not the name of a network interface", c.Name)
+	case !c.Subnet.Addr().Is4() || c.Subnet.Bits() > 30:
+		return fmt.Errorf("bridge_network_subnet %q is not an IPv4 network with at least 4 addresses, such as 172.26.64.0/20", c.Subnet)
+	case c.Subnet6.IsValid() && (!c.Subnet6.Addr().Is6() || c.Subnet6.Addr().Is4In6() || c.Subnet6.Bits() > 126):
+		return fmt.Errorf("bridge_network_subnet_ipv6 %q is not an IPv6 network with at least 4 addresses, such as fd00:a110:c8::/64", c.Subnet6)
+	}
+	return nil
+}
+
+// Port is a port of the machine that is forwarded, for TCP and UDP.
+type Port struct {
+	Label string
+	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all
+	// addresses, except Config.OtherAddresses and those on which another port with the number is forwarded.
+	HostIP   netip.Addr
+	HostPort int
+	To       int // port in the namespace
+}
+
+// Endpoint is a network namespace that is connected to a bridge.
+type Endpoint struct {
+	AllocID string
+	Path    string // file of the namespace
+	Ports   []Port
+}
+
+// Status describes a connected namespace.
+type Status struct {
+	Interface string
+	Address   netip.Addr
+	Address6  netip.Addr // zero without IPv6
+}
+
+// Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, and
+// by several processes. They block while another call is in progress.
+type Bridge struct {
+	config Config
+	queue  detachQueue
+}
+
+// New returns a Bridge with a valid configuration. It changes nothing on the machine.
+func New(c Config) *Bridge {
+	c.Subnet, c.Subnet6 = c.Subnet.Masked(), c.Subnet6.Masked()
+	return &Bridge{config: c}
+}
+
+// PortInUseError reports that a port of the machine is forwarded to another allocation.
+type PortInUseError struct {
+	Label, AllocID string
+	Port           int
+}
+
+func (e *PortInUseError) Error() string {
+	return fmt.Sprintf("port %q: %d is forwarded to allocation %s: stop that allocation, or use another port", e.Label, e.Port, e.AllocID)
+}
+
+// Attach connects a namespace: it creates the bridge if there is none, and an interface in the
+// namespace with addresses that no other namespace has, and forwards the ports. It can be called again
+// for a connected namespace, and for one that an agent which has died did not complete: the addresses of
+// a connected namespace stay. After an error Detach must be called nevertheless. The error is a
+// [*PortInUseError] if a port is forwarded to another allocation.
+func (b *Bridge) Attach(e Endpoint) (Status, error) {
+	var status Status
+	err := b.locked(func() error {
+		device, err := b.ensureDevice()
+		if err != nil {
+			return err
+		}
+		firewall, err := b.ensureFirewall(device)
+		if err != nil {
+			return err
+		}
+		point := failpoint.EnterStep(failpoint.StepConnectNetwork)
+		status, err = b.connect(device, e)
+		point.Leave()
+		if err != nil {
+			return fmt.Errorf("connect the namespace of allocation %s: %w", e.AllocID, err)
+		}
+		point = failpoint.EnterStep(failpoint.StepForwardPorts)
+		defer point.Leave()
+		return firewall.forward(e, status)
+	})
+	if err != nil {
+		return Status{}, fmt.Errorf("bridge %s: %w", b.config.Name, err)
+	}
+	return status, nil
+}
+
+// Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
+// error says which feature the kernel, or the process, lacks.
+func (b *Bridge) Probe() error {
+	device, err := b.ensureDevice()
+	if err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	_, err = b.ensureFirewall(device)
+	return err
+}
+
+// Repair restores what others have removed from the machine's network for namespaces that are
+// connected: the rules, for example after `nft flush ruleset`, or after Docker has set its own, and the
+// state of the bridge. It does nothing if all is there.
+func (b *Bridge) Repair(endpoints []Endpoint) error {
+	if len(endpoints) == 0 {
+		return nil
+	}
+	return b.locked(func() error {
+		device, err := b.ensureDevice()
+		if err != nil {
+			return err
+		}
+		firewall, err := b.ensureFirewall(device)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, e := range endpoints {
+			status, err := b.findStatus(device, e.AllocID)
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case !status.Address.IsValid():
+				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
+			default:
+				errs = append(errs, firewall.forward(e, status))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}

@@ -1,0 +1,65 @@
+package hostnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
+)
+
+// Capabilities are the network modes of the machine, besides that of the machine itself.
+type Capabilities struct {
+	Modes      []string          // such as bridge and cni/NAME
+	Attributes map[string]string // attributes of the node
+}
+
+// Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
+// and creates a bridge in a network namespace that exists only during the call.
+func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
+	c := Capabilities{Attributes: make(map[string]string)}
+	if err := netns.Probe(func() error { return probe(h.config.Bridge) }); err != nil {
+		return c, fmt.Errorf("no network modes bridge and cni: %w", err)
+	}
+	c.Modes = append(c.Modes, modeBridge)
+	c.Attributes["nomad.bridge.hairpin_mode"] = strconv.FormatBool(!h.config.Bridge.NoHairpin)
+	names, err := h.cni.Networks()
+	for _, name := range names {
+		c.Modes = append(c.Modes, cniPrefix+name)
+	}
+	for name, version := range h.cni.PluginVersions(ctx) {
+		c.Attributes["plugins.cni.version."+name] = version
+	}
+	return c, errors.Join(err, checkLegacyTables("/proc/net"))
+}
+
+// checkLegacyTables returns an error if the machine has filter rules of the old interface of the kernel. They are not
+// part of nftables, so the bridge cannot add rules that let its packets pass.
+func checkLegacyTables(procNet string) error {
+	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
+		names, err := os.ReadFile(filepath.Join(procNet, file))
+		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+			return fmt.Errorf("%[1]s has filter rules: if they drop forwarded packets, run %[1]s -I FORWARD -i BRIDGE -j ACCEPT, and the same with -o", program)
+		}
+	}
+	return nil
+}
+
+// probe creates a bridge with the rules, in the namespace of the calling thread, which is new.
+func probe(c bridge.Config) error {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = "probe"
+	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "peer"})
+	if err != nil {
+		return fmt.Errorf("create a veth pair: %w", err)
+	}
+	return bridge.New(c).Probe()
+}

@@ -1,0 +1,42 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/google/uuid"
+
+	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
+)
+
+// RemoveLeftover disconnects and removes the namespace of an allocation of which there is no record, because the state
+// of its agent is lost. It does nothing if there is no such namespace. What CNI plugins have stored
+// stays.
+func RemoveLeftover(allocID string) error {
+	if uuid.Validate(allocID) != nil {
+		return nil // a namespace with another name belongs to others
+	}
+	if _, err := os.Lstat(netns.Path(allocID)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := errors.Join(bridge.DetachLeftover(allocID), netns.Remove(allocID)); err != nil {
+		return fmt.Errorf("network of allocation %s: %w", allocID, err)
+	}
+	return nil
+}
+
+// RemoveLeftovers calls RemoveLeftover for each allocation that has a directory in dir.
+func RemoveLeftovers(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, entry := range entries {
+		errs = append(errs, RemoveLeftover(entry.Name()))
+	}
+	return errors.Join(errs...)
+}

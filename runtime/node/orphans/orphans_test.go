@@ -1,0 +1,185 @@
+package orphans
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+func openStore(t *testing.T, path string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+	for _, id := range []string{"here", "gone"} {
+		if err := os.MkdirAll(filepath.Join(c.AllocDirs, id, "alloc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
+		t.Errorf("orphans %v, want the one that has only a directory", got)
+	}
+	// The agent may receive a request to delete the allocation before the node
+	// runner first lists the allocations.
+	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", hasRecords: true, removalPending: true}}) {
+		t.Errorf("orphans %v, want the one that was being removed too", got)
+	}
+	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	if _, err := os.Stat(filepath.Join(c.AllocDirs, "here")); err != nil {
+		t.Error("its hooks were not told yet that it is removed:", err)
+	}
+	if left := s.Snapshot().PendingRemovals(); len(left) != 1 || left[0].ID != "here" {
+		t.Errorf("pending removals %+v, want the one that its node removes", left)
+	}
+}
+
+// An earlier version left the directories open. The runners close the directories of
+// running allocations, because the runners have the list of the users of the tasks.
+func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("an agent that is not root closes its data directory")
+	}
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+	want := map[string]fs.FileMode{"running": 0o755, "complete": 0o700, "unknown": 0o700}
+	for id := range want {
+		if err := os.MkdirAll(filepath.Join(c.AllocDirs, id, "alloc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if id != "unknown" {
+			_, err := s.Update(t.Context(), func(tx *store.Txn) error {
+				tx.PutAllocation(&api.Allocation{ID: id, Job: &api.Job{}, ClientStatus: id})
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		c.denyAccessToEndedAllocs()
+		for id, mode := range want {
+			if info, err := os.Stat(filepath.Join(c.AllocDirs, id)); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
+			}
+		}
+	}
+}
+
+// The directory of an allocation that was being removed is removed even if the
+// removal record is unusable.
+func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+	if err := os.MkdirAll(filepath.Join(c.AllocDirs, "gone", "alloc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []func(*store.Txn){
+		func(tx *store.Txn) { tx.PutMeta(state.PendingRemovalPrefix+"gone", "text") },
+		func(*store.Txn) { s.Snapshot().PendingRemovals() },
+		func(*store.Txn) {},
+	} {
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone", hasRecords: true}}) {
+		t.Errorf("orphans %v", got)
+	}
+	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	if _, err := os.Stat(filepath.Join(c.AllocDirs, "gone")); err == nil {
+		t.Error("its directory is left")
+	}
+}
+
+// recordingDriver records the ids that it must destroy.
+type recordingDriver struct {
+	driver.Driver
+	destroyed []string
+}
+
+func (d *recordingDriver) RecoverTask(context.Context, *driver.Handle) error { return nil }
+
+func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) error {
+	d.destroyed = append(d.destroyed, id)
+	return nil
+}
+
+// singleDriverSource is the only driver of a node.
+type singleDriverSource struct{ *recordingDriver }
+
+func (o singleDriverSource) Drivers() map[string]supervisor.DriverInfo {
+	return map[string]supervisor.DriverInfo{"recording": {}}
+}
+
+func (o singleDriverSource) Driver(context.Context, string) (driver.Driver, error) {
+	return o.recordingDriver, nil
+}
+
+func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
+	handle := func(id string) *driver.Handle { return &driver.Handle{Config: &driver.TaskConfig{ID: id}} }
+	for _, tt := range []struct {
+		local state.LocalState
+		want  string
+	}{
+		{state.LocalState{}, ""},
+		{state.LocalState{StartID: "1"}, "1"},
+		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
+		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
+		{state.LocalState{Destroy: &state.PendingDestroy{ID: "1", Next: &state.PendingDestroy{ID: "2"}}}, "1 2"},
+	} {
+		dir := t.TempDir()
+		s := openStore(t, filepath.Join(dir, "state.db"))
+		defer s.Close()
+		put := func(f func(*store.Txn)) {
+			t.Helper()
+			if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
+		if err := s.PutTask("gone", "web", tt.local, &api.TaskState{}, state.DurabilitySync)(); err != nil {
+			t.Fatal(err)
+		}
+		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
+		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+		d := &recordingDriver{}
+		c.DestroyOrphans(t.Context(), singleDriverSource{d})
+		if got := strings.Join(d.destroyed, " "); got != tt.want {
+			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
+		}
+	}
+}

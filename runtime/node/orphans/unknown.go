@@ -1,0 +1,191 @@
+package orphans
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// unknownTask is a task of an unknown allocation that runs.
+type unknownTask struct {
+	allocID, name string
+	taskRun
+	processes []osprocess.ID
+}
+
+// taskRun is the last run of a task according to its time line. It is the zero value if the time line has none.
+type taskRun struct {
+	startID, driver string
+	startedAt       time.Time
+}
+
+// unknownPorts has the ports that the processes of unknown tasks use. Its methods may be called concurrently.
+type unknownPorts struct {
+	mu    sync.Mutex
+	users map[int][]osprocess.ID
+}
+
+func (u *unknownPorts) add(port int, p osprocess.ID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.users == nil {
+		u.users = make(map[int][]osprocess.ID)
+	}
+	u.users[port] = append(u.users[port], p)
+}
+
+// UnknownTaskHasPort reports whether a task of an unknown allocation runs that got a port of the host.
+func (c *Cleaner) UnknownTaskHasPort(port int) bool {
+	c.ports.mu.Lock()
+	defer c.ports.mu.Unlock()
+	return slices.ContainsFunc(c.ports.users[port], osprocess.ID.Alive)
+}
+
+// isStateLost reports whether the state has nothing from which the scheduler could start a task, as after the state file was
+// removed or emptied.
+func (c *Cleaner) isStateLost() bool {
+	snapshot := c.Store.Snapshot()
+	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.LocalAllocations()) == 0
+}
+
+// findUnknown returns the ids of the orphans whose tasks must be left running. It records them for the next agent, and deletes the
+// records of those that no longer exist.
+func (c *Cleaner) findUnknown(ctx context.Context, orphans []orphan) (map[string]bool, error) {
+	unknown := make(map[string]bool)
+	recorded := make(map[string]bool)
+	for _, name := range c.Store.Snapshot().MetaKeys(state.UnknownAllocPrefix) {
+		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
+	}
+	if !c.EphemeralState && !c.EndUnknown {
+		lost := c.isStateLost()
+		for _, o := range orphans {
+			if !o.hasRecords && (lost || recorded[o.id]) {
+				unknown[o.id] = true
+			}
+		}
+	}
+	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
+		for id := range unknown {
+			if !recorded[id] {
+				tx.PutMeta(state.UnknownAllocPrefix+id, true)
+			}
+		}
+		for id := range recorded {
+			if !unknown[id] {
+				tx.DeleteMeta(state.UnknownAllocPrefix + id)
+			}
+		}
+		return nil
+	})
+	return unknown, err
+}
+
+// reportUnknown logs the running tasks of unknown allocations, and records their ports.
+func (c *Cleaner) reportUnknown(ids map[string]bool) {
+	running := 0
+	for id := range ids {
+		tasks, err := c.findUnknownTasks(id)
+		if err != nil {
+			c.Logger.Error("tasks of an unknown allocation may run", "alloc_id", id, "error", err)
+		}
+		for _, t := range tasks {
+			var pids []int
+			for _, p := range t.processes {
+				pids = append(pids, p.PID)
+				if c.OnUnknownProcess != nil {
+					c.OnUnknownProcess(id, t.name, p)
+				}
+				for _, port := range hostPorts(p) {
+					c.ports.add(port, p)
+				}
+			}
+			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.name, "driver", t.driver, "pids", pids)
+			running++
+		}
+		if len(tasks) == 0 {
+			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", filepath.Join(c.AllocDirs, id))
+		}
+	}
+	if running > 0 {
+		c.Logger.Warn("the state file was lost: put a copy of it back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
+	}
+}
+
+// findUnknownTasks returns the running tasks of an unknown allocation.
+func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownTask, err error) {
+	var errs []error
+	runs := c.runsOfTimeline(allocID)
+	for _, name := range c.taskDirs(allocID) {
+		processes, err := osprocess.FindLeftovers(allocID, name)
+		errs = append(errs, err)
+		if len(processes) > 0 {
+			tasks = append(tasks, unknownTask{allocID, name, runs[name], processes})
+		}
+	}
+	return tasks, errors.Join(errs...)
+}
+
+// runsOfTimeline returns the last runs of the tasks of an allocation, which its time line has.
+func (c *Cleaner) runsOfTimeline(allocID string) map[string]taskRun {
+	runs := make(map[string]taskRun)
+	dir, err := allocdir.New(c.AllocDirs, allocID)
+	if err != nil {
+		return runs
+	}
+	snapshot, err := timeline.NewFile(dir.Open, nil, c.Logger).Read()
+	if err != nil {
+		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
+	}
+	for _, span := range snapshot.Spans {
+		if span.Kind == timeline.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
+			runs[span.Task] = taskRun{span.Name, span.Plugin, span.Start}
+		}
+	}
+	return runs
+}
+
+// hostPorts returns the ports of the host that a process of a task got.
+func hostPorts(p osprocess.ID) (ports []int) {
+	env, err := osprocess.ReadEnv(p.PID)
+	if err != nil {
+		return nil // the process has exited, or belongs to another user
+	}
+	for entry := range bytes.SplitSeq(env, []byte{0}) {
+		name, value, _ := strings.Cut(string(entry), "=")
+		if !strings.HasPrefix(name, "NOMAD_HOST_PORT_") {
+			continue
+		}
+		if port, err := strconv.Atoi(value); err == nil {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// endProcesses ends the processes of an orphan that no driver has ended, because their driver does not search for tasks.
+func (c *Cleaner) endProcesses(ctx context.Context, allocID string, tasks []string) error {
+	var errs []error
+	for _, task := range tasks {
+		ended, err := osprocess.EndLeftovers(ctx, allocID, task)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("end the processes of task %q: %w", task, err))
+		}
+		if len(ended) > 0 {
+			c.Logger.Warn("processes of a lost task are ended", "alloc_id", allocID, "task", task, "processes", len(ended))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,86 @@
+package orphans
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// After the loss of the state file, the tasks continue under each agent until the operator orders their end.
+func TestTasksOfALostStateContinue(t *testing.T) {
+	dir := t.TempDir()
+	allocDirs, allocID := filepath.Join(dir, "alloc"), uuid.NewString()
+	pid := startUnknownTask(t, allocDirs, allocID, "web", "raw_exec", "NOMAD_HOST_PORT_http=21000")
+	path := filepath.Join(dir, "state.db")
+	nextAgent := func(change func(*Cleaner)) (c *Cleaner, log string, destroyed []string) {
+		t.Helper()
+		s := openStore(t, path)
+		defer s.Close()
+		var text bytes.Buffer
+		c = &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirs: allocDirs, Store: s}
+		change(c)
+		d := &recordingDriver{}
+		c.DestroyOrphans(t.Context(), singleDriverSource{d})
+		c.denyAccessToEndedAllocs()
+		return c, text.String(), d.destroyed
+	}
+	for _, name := range []string{"first", "second, which has a job"} {
+		var processes []osprocess.ID
+		c, log, destroyed := nextAgent(func(c *Cleaner) {
+			c.OnUnknownProcess = func(_, _ string, p osprocess.ID) { processes = append(processes, p) }
+		})
+		if !slices.Equal(processes, []osprocess.ID{pid}) {
+			t.Errorf("%s agent: processes %v, want %v", name, processes, pid)
+		}
+		if len(destroyed) > 0 || !pid.Alive() || !c.UnknownTaskHasPort(21000) || c.UnknownTaskHasPort(21001) {
+			t.Errorf("%s agent: destroyed %q, process alive: %t, port in use: %t", name, destroyed, pid.Alive(), c.UnknownTaskHasPort(21000))
+		}
+		if want := "alloc_id=" + allocID + " task=web driver=raw_exec pids=[" + strconv.Itoa(pid.PID) + "]"; !strings.Contains(strings.ReplaceAll(log, `"`, ""), want) {
+			t.Errorf("%s agent: no %q in the log:\n%s", name, want, log)
+		}
+		if info, err := os.Stat(filepath.Join(allocDirs, allocID)); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s agent: the directory has the mode %v, %v", name, info.Mode(), err)
+		}
+		s := openStore(t, path)
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error {
+			tx.PutJob(&api.Job{ID: new("new"), Namespace: new("default"), Version: new(uint64(0))})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	if c, _, destroyed := nextAgent(func(c *Cleaner) { c.EndUnknown = true }); len(destroyed) != 1 || pid.Alive() || c.UnknownTaskHasPort(21000) {
+		t.Errorf("with the order to end unknown tasks: destroyed %q, process alive: %t", destroyed, pid.Alive())
+	}
+	if _, log, _ := nextAgent(func(*Cleaner) {}); strings.Contains(log, "unknown") {
+		t.Errorf("after the end of the unknown tasks:\n%s", log)
+	}
+}
+
+// An agent that keeps no state ends what an earlier one has left.
+func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "alloc", "a", "web"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, filepath.Join(dir, "run.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s, EphemeralState: true}
+	d := &recordingDriver{}
+	c.DestroyOrphans(t.Context(), singleDriverSource{d})
+	if len(d.destroyed) != 1 {
+		t.Errorf("destroyed %q", d.destroyed)
+	}
+}

@@ -1,0 +1,170 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+)
+
+const (
+	// reserveTimeout limits a reservation, with all waits for the plugin.
+	reserveTimeout = 30 * time.Second
+
+	// unknownDeviceTimeout is how long a reservation waits for a device that no plugin reports:
+	// its plugin may be starting.
+	unknownDeviceTimeout = 10 * time.Second
+)
+
+// plugins is the part of the supervisor that a Manager needs.
+type plugins interface {
+	DeviceGroups() []supervisor.DeviceGroup
+	Changed() <-chan struct{} // closed when the result of DeviceGroups changes
+	Device(ctx context.Context, name string, until time.Time) (device.Plugin, error)
+}
+
+// Config configures a Manager.
+type Config struct {
+	StatsInterval time.Duration // time between two samples of the statistics
+	// NoCallTimeouts means that a reservation lasts until the plugin answers or the caller's context ends.
+	NoCallTimeouts bool
+	Logger         hclog.Logger
+}
+
+// Manager reserves devices for tasks, and collects statistics. Its methods may be called
+// concurrently.
+type Manager struct {
+	plugins        plugins
+	noCallTimeouts bool
+	sampler        sampler
+}
+
+// New returns a Manager. The caller must call Close.
+func New(p plugins, c Config) *Manager {
+	return &Manager{plugins: p, noCallTimeouts: c.NoCallTimeouts, sampler: newSampler(p, c.StatsInterval, c.Logger)}
+}
+
+// Close ends the collection of statistics.
+func (m *Manager) Close() { m.sampler.close() }
+
+// GroupOf returns the name of the group of allocated devices.
+func GroupOf(d *api.AllocatedDeviceResource) device.GroupID {
+	return device.GroupID{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
+}
+
+// Reserve calls the plugin of devices that the scheduler has chosen for a task, and returns what
+// the task needs to use them. If the process of the plugin exits during the call, Reserve waits
+// for the next process and calls it once more. Reserve fails after 30 seconds, unless the Manager has no
+// timeouts. There is no call that ends a reservation.
+func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+	untilTimeout := ctx
+	if !m.noCallTimeouts {
+		var cancel context.CancelFunc
+		untilTimeout, cancel = context.WithTimeout(ctx, reserveTimeout)
+		defer cancel()
+	}
+	r, err := m.reserve(untilTimeout, d)
+	switch {
+	case err == nil:
+		return r, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case untilTimeout.Err() != nil:
+		err = fmt.Errorf("no answer after %v: %w", reserveTimeout, err)
+	}
+	return nil, fmt.Errorf("failed to reserve device %s: %w", GroupOf(d), err)
+}
+
+func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+	name, err := m.waitForPlugin(ctx, GroupOf(d))
+	if err != nil {
+		return nil, err
+	}
+	launchDeadline, ok := ctx.Deadline()
+	if !ok {
+		launchDeadline = time.Now().Add(reserveTimeout)
+	}
+	for attempt := 1; ; attempt++ {
+		plugin, err := m.plugins.Device(ctx, name, launchDeadline)
+		if err != nil {
+			return nil, err
+		}
+		r, err := plugin.Reserve(ctx, d.DeviceIDs)
+		switch {
+		case err == nil:
+			return r, nil
+		case errors.Is(err, device.ErrPluginDown) && attempt == 1:
+		case errors.Is(err, device.ErrPluginDown):
+			return nil, fmt.Errorf("device plugin %q has exited during the call, twice", name)
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("device plugin %q does not respond to Reserve: %w", name, err)
+		default:
+			return nil, err
+		}
+	}
+}
+
+// waitForPlugin returns the name of the plugin that reports a group of devices.
+func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (string, error) {
+	timeout := time.NewTimer(unknownDeviceTimeout)
+	defer timeout.Stop()
+	for {
+		changed := m.plugins.Changed()
+		groups := m.plugins.DeviceGroups()
+		if i := slices.IndexFunc(groups, func(g supervisor.DeviceGroup) bool { return g.ID == id }); i >= 0 {
+			return groups[i].Plugin, nil
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return "", errors.New("no device plugin reports it: nomad-lite plugin status shows the plugins that have failed")
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// NodeResources converts groups of devices to the form of the record of the node, in a stable
+// order.
+func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
+	var all []*api.NodeDeviceResource
+	for _, g := range groups {
+		r := &api.NodeDeviceResource{Vendor: g.ID.Vendor, Type: g.ID.Type, Name: g.ID.Name, Attributes: make(map[string]*api.Attribute, len(g.Attributes))}
+		for _, d := range g.Devices {
+			instance := &api.NodeDevice{ID: d.ID, Healthy: d.Healthy, HealthDescription: d.HealthDescription}
+			if d.PCIBusID != "" {
+				instance.Locality = &api.NodeDeviceLocality{PciBusID: d.PCIBusID}
+			}
+			r.Instances = append(r.Instances, instance)
+		}
+		for name, a := range g.Attributes {
+			r.Attributes[name] = attribute(a)
+		}
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b *api.NodeDeviceResource) int { return strings.Compare(a.ID(), b.ID()) })
+	return all
+}
+
+func attribute(a device.Attribute) *api.Attribute {
+	out := &api.Attribute{Unit: a.Unit}
+	switch v := a.Value.(type) {
+	case int64:
+		out.IntVal = &v
+	case float64:
+		out.FloatVal = &v
+	case bool:
+		out.BoolVal = &v
+	case string:
+		out.StringVal = &v
+	}
+	return out
+}

@@ -1,0 +1,302 @@
+package fingerprint
+
+import (
+	"io/fs"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// NomadVersion is the version of Nomad whose behaviour is implemented: real clients and
+// constraints of jobs compare it.
+const NomadVersion = "2.0.6"
+
+// Options selects the inputs of Read.
+type Options struct {
+	DataDir string // the file system of DataDir is the node's storage; DataDir need not exist
+	Version string // version of nomad-lite
+
+	// NetworkInterface is the name of the interface whose address is the node's address. If it is empty or has no address,
+	// that is the interface of the default route.
+	NetworkInterface string
+
+	// ReservedCores are the ids of cores that tasks do not get. Ids of cores that the machine does not
+	// have are ignored.
+	ReservedCores []int
+}
+
+// Host has the properties of the machine. Unknown numbers are 0.
+type Host struct {
+	// Attributes have Nomad's names, without the leading "attr.".
+	Attributes map[string]string
+
+	Hostname string
+	IP       string // address of the node; a loopback address if the machine has no other
+	// Interface is the name of the interface that has IP, empty if the machine has only loopback addresses.
+	Interface  string
+	Interfaces []Interface
+	// NodeNetworks describes the networks of the node to clients of the API; Read leaves it out.
+	NodeNetworks []NodeNetwork
+	// NetworkModes are the modes of group networks, besides host and none; Read leaves them out.
+	NetworkModes []string
+	// HostNetworks are the networks that the operator has named, with their addresses; Read leaves them out.
+	HostNetworks map[string]HostNetwork
+	Cores        int // cores that this process can use, with the reserved cores
+	CPUMHz       int // sum over these cores
+	Topology     *base.Topology
+
+	// ReservableCores are the cores that tasks can get, ReservedCores the other cores that this process
+	// can use.
+	ReservableCores, ReservedCores []uint16
+
+	MemoryMB int
+	DiskMB   int
+
+	// Cgroups is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
+	Cgroups int
+	// ParentCgroup is the name of the agent's cgroup, empty if there is none.
+	ParentCgroup string
+
+	// Degradations lists, in one sentence each, what this machine lacks.
+	Degradations []string
+}
+
+// NodeNetwork is a network of the node in the format of Nomad's API: a network mode of groups, or an interface whose
+// addresses ports can have.
+type NodeNetwork struct {
+	Mode, Device, MacAddress string
+	Speed                    int // megabits per second; 0 for a mode
+	Addresses                []NodeNetworkAddress
+}
+
+// NodeNetworkAddress is an address of an interface under the name of a host network.
+type NodeNetworkAddress struct {
+	Family, Alias, Address, ReservedPorts string
+	Gateway                               string // always empty, as in Nomad
+}
+
+// HostNetwork is an address of the machine for ports of one network.
+type HostNetwork struct{ Interface, IP string }
+
+// OtherAddresses returns the addresses of the host networks, except that of the default interface.
+func (h Host) OtherAddresses() []netip.Addr {
+	var addresses []netip.Addr
+	for _, n := range h.HostNetworks {
+		if address, err := netip.ParseAddr(n.IP); err == nil && n.IP != h.IP {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}
+
+// Read reads the properties of this machine.
+func Read(o Options) Host {
+	p := prober{
+		options: o,
+		rootFS:  os.DirFS("/"),
+		host:    Host{Attributes: make(map[string]string)},
+	}
+	p.readAgent()
+	p.readKernel()
+	p.readSystem()
+	p.readCPU()
+	p.readMemory()
+	p.readStorage()
+	p.readCgroups()
+	p.readTaskLimits()
+	p.readNetwork()
+	return p.host
+}
+
+// prober is the state of one Read.
+type prober struct {
+	options Options
+	rootFS  fs.FS // root file system of the machine
+	host    Host
+}
+
+// setAttribute sets one attribute; an empty value means unknown and is not stored.
+func (p *prober) setAttribute(name, value string) {
+	if value = strings.TrimSpace(value); value != "" {
+		p.host.Attributes[name] = value
+	}
+}
+
+func (p *prober) setNumericAttribute(name string, n int64) {
+	if n > 0 {
+		p.host.Attributes[name] = strconv.FormatInt(n, 10)
+	}
+}
+
+func (p *prober) addDegradation(what string) { p.host.Degradations = append(p.host.Degradations, what) }
+
+// readText returns the content of a small file, "" if it cannot be read.
+func (p *prober) readText(path string) string {
+	data, err := fs.ReadFile(p.rootFS, path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func (p *prober) readAgent() {
+	p.setAttribute("nomad.version", NomadVersion)
+	p.setAttribute("nomad.service_discovery", "true")
+	p.setAttribute("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
+	p.setAttribute("nomad-lite.version", p.options.Version)
+}
+
+func (p *prober) readKernel() {
+	p.setAttribute("kernel.name", runtime.GOOS)
+	p.setAttribute("cpu.arch", runtime.GOARCH)
+	p.setAttribute("arch", runtime.GOARCH)
+	release, machine := uname()
+	p.setAttribute("kernel.version", release)
+	p.setAttribute("kernel.arch", machine)
+	p.setAttribute("kernel.landlock", landlockVersion())
+	p.setAttribute("os.signals", strings.Join(signalNames(), ","))
+}
+
+func (p *prober) readSystem() {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		name = "localhost"
+	}
+	p.host.Hostname = name
+	p.setAttribute("unique.hostname", name)
+	p.setAttribute("unique.host_id", hostID(p.readText("etc/machine-id")))
+
+	release := p.readText("etc/os-release")
+	if release == "" {
+		release = p.readText("usr/lib/os-release")
+	}
+	id, version := parseOSRelease(release)
+	if id == "debian" {
+		// On Debian, VERSION_ID has only the major version.
+		if full := p.readText("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
+			version = full
+		}
+	}
+	if id == "" {
+		id = runtime.GOOS
+	}
+	p.setAttribute("os.name", id)
+	p.setAttribute("os.version", version)
+}
+
+// parseOSRelease reads ID and VERSION_ID from an os-release file.
+func parseOSRelease(text string) (id, version string) {
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		value = strings.Trim(value, `"'`)
+		switch key {
+		case "ID":
+			id = value
+		case "VERSION_ID":
+			version = value
+		}
+	}
+	return id, version
+}
+
+func (p *prober) readCPU() {
+	usable := runtime.NumCPU()
+	cores := cgroup.ParseCPUList(p.readText("sys/devices/system/cpu/online"))
+	if len(cores) == 0 {
+		for id := range usable {
+			cores = append(cores, id)
+		}
+	}
+	online := len(cores)
+	p.host.Cores = usable
+	p.setNumericAttribute("cpu.numcores", int64(online))
+
+	info := p.readText("proc/cpuinfo")
+	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
+	p.readNUMA()
+	mhz := p.mhz(info)
+	p.host.Topology = p.readTopology(cores, mhz)
+	reservable := len(p.host.ReservableCores)
+	p.setNumericAttribute("cpu.reservablecores", int64(reservable))
+	if mhz == 0 {
+		p.addDegradation("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
+		return
+	}
+	p.host.CPUMHz = usable * mhz
+	p.setNumericAttribute("cpu.frequency", int64(mhz))
+	p.setNumericAttribute("cpu.totalcompute", int64(online)*int64(mhz))
+	p.setNumericAttribute("cpu.usablecompute", int64(reservable)*int64(mhz))
+}
+
+// mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
+// else the current frequency.
+func (p *prober) mhz(info string) int {
+	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
+		if khz, err := strconv.Atoi(p.readText("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
+			return khz / 1000
+		}
+	}
+	mhz, err := strconv.ParseFloat(cpuinfoField(info, "cpu MHz"), 64)
+	if err != nil || !(mhz >= 1 && mhz < 1e6) {
+		return 0
+	}
+	return int(mhz)
+}
+
+// cpuinfoField returns the first value of a key in /proc/cpuinfo.
+func cpuinfoField(info, key string) string {
+	for line := range strings.Lines(info) {
+		k, value, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(k) == key {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func (p *prober) readNUMA() {
+	nodes, err := fs.Glob(p.rootFS, "sys/devices/system/node/node[0-9]*")
+	if err != nil || len(nodes) == 0 {
+		return
+	}
+	p.setNumericAttribute("numa.node.count", int64(len(nodes)))
+	for _, node := range nodes {
+		p.setAttribute("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readText(node+"/cpulist"))
+	}
+}
+
+func (p *prober) readMemory() {
+	total := totalMemory()
+	p.host.MemoryMB = int(total >> 20)
+	p.setNumericAttribute("memory.totalbytes", total)
+	if total == 0 {
+		p.addDegradation("the size of the memory is unknown: memory is not limited by what the machine has")
+	}
+}
+
+func (p *prober) readCgroups() {
+	p.host.Cgroups = cgroupVersion()
+	if p.host.Cgroups == 0 {
+		p.addDegradation("there are no control groups: tasks are not limited, and their children are found by session only")
+		return
+	}
+	version := strconv.Itoa(p.host.Cgroups)
+	p.setAttribute("os.cgroups.version", version)
+	p.setAttribute("unique.cgroup.version", "v"+version)
+	p.setAttribute("unique.cgroup.mountpoint", cgroupRoot)
+	if os.Geteuid() == 0 {
+		p.host.ParentCgroup = "nomad.slice"
+	}
+}
+
+func signalNames() []string {
+	names := signals()
+	slices.Sort(names)
+	return slices.Compact(names)
+}

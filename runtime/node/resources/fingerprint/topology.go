@@ -1,0 +1,96 @@
+package fingerprint
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// Distances between memory nodes in the tables of the kernel: from a node to itself,
+// and to another node for which the firmware defines none.
+const localNUMADistance, remoteNUMADistance = 10, 20
+
+// defaultCoreMHz is the speed of a core of a machine that states none. Drivers divide by the speed.
+const defaultCoreMHz = 1000
+
+// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the base
+// frequency of cores whose own frequency is unknown; 0 means unknown.
+func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
+	t := &base.Topology{}
+	nodeOf := map[int]uint32{}
+	for _, node := range cgroup.ParseCPUList(p.readText("sys/devices/system/node/online")) {
+		t.NodeIDs = append(t.NodeIDs, uint32(node))
+		for _, core := range cgroup.ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
+			nodeOf[core] = uint32(node)
+		}
+	}
+	if len(t.NodeIDs) == 0 {
+		t.NodeIDs = []uint32{0}
+	}
+	for i, node := range t.NodeIDs {
+		t.Distances = append(t.Distances, p.numaDistances(node, i, len(t.NodeIDs)))
+	}
+	usable := cpuAffinity()
+	efficient := cgroup.ParseCPUList(p.readText("sys/devices/cpu_atom/cpus"))
+	for _, id := range cores {
+		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", id)
+		core := base.Core{
+			CoreID:    uint32(id),
+			NodeID:    nodeOf[id],
+			SocketID:  uint32(p.readPositiveNumber(dir + "topology/physical_package_id")),
+			BaseSpeed: p.readPositiveNumber(dir+"cpufreq/base_frequency") / 1000,
+			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
+		}
+		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
+			core.BaseSpeed = uint64(mhz)
+			if mhz == 0 {
+				core.GuessSpeed = defaultCoreMHz
+			}
+		}
+		if slices.Contains(efficient, id) {
+			core.Grade = base.CoreEfficiency
+		}
+		switch {
+		case usable != nil && !usable.IsSet(id):
+			core.Disable = true
+		case slices.Contains(p.options.ReservedCores, id):
+			core.Disable = true
+			p.host.ReservedCores = append(p.host.ReservedCores, uint16(id))
+		default:
+			p.host.ReservableCores = append(p.host.ReservableCores, uint16(id))
+		}
+		t.Cores = append(t.Cores, core)
+	}
+	return t
+}
+
+// numaDistances returns the row of a memory node in the matrix of distances.
+func (p *prober) numaDistances(node uint32, self, nodes int) []uint32 {
+	row := make([]uint32, nodes)
+	stated := strings.Fields(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))
+	for i := range row {
+		row[i] = remoteNUMADistance
+		if i == self {
+			row[i] = localNUMADistance
+		}
+		if len(stated) == nodes {
+			if n, err := strconv.ParseUint(stated[i], 10, 32); err == nil {
+				row[i] = uint32(n)
+			}
+		}
+	}
+	return row
+}
+
+// readPositiveNumber returns the number in a file; 0 if the file is missing or the number is negative.
+func (p *prober) readPositiveNumber(path string) uint64 {
+	n, err := strconv.ParseUint(p.readText(path), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,124 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+)
+
+// MkdirPlugin is the name of the builtin plugin, which makes a directory for each volume.
+const MkdirPlugin = "mkdir"
+
+// mkdirVersion is the version of the builtin plugin in the attributes of the node, which is Nomad's.
+const mkdirVersion = "0.0.1"
+
+// mkdir makes directories named by the ids of volumes in a directory that only the agent's account can enter.
+type mkdir struct{ dir string }
+
+// mkdirParameters are the parameters of a volume.
+type mkdirParameters struct {
+	mode     uint32
+	uid, gid int // -1: the agent's
+}
+
+func parseMkdirParameters(parameters map[string]string) (mkdirParameters, error) {
+	p := mkdirParameters{mode: 0o700, uid: -1, gid: -1}
+	for name, text := range parameters {
+		var err error
+		switch name {
+		case "mode":
+			var mode uint64
+			if mode, err = strconv.ParseUint(text, 8, 12); err != nil {
+				err = errors.New(`must be an octal mode, such as "0750"`)
+			}
+			p.mode = uint32(mode)
+		case "uid":
+			p.uid, err = parseOwner(text)
+		case "gid":
+			p.gid, err = parseOwner(text)
+		default:
+			err = errors.New("is not known: the plugin mkdir has mode, uid and gid")
+		}
+		if err != nil {
+			return p, fmt.Errorf("parameter %s = %q: %w", name, text, err)
+		}
+	}
+	return p, nil
+}
+
+func parseOwner(text string) (int, error) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || id == 1<<32-1 { // the last number means "no change" for the kernel
+		return 0, errors.New("must be a number, such as \"1000\"")
+	}
+	return int(id), nil
+}
+
+// openVolumesDir opens the directory of the volumes, and creates it if it is missing. It rejects a directory that other
+// accounts can change.
+func openVolumesDir(dir string) (int, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return -1, err
+	}
+	if err := safepath.CheckDir(dir); err != nil {
+		return -1, err
+	}
+	return safepath.OpenDir(dir)
+}
+
+// create implements plugin. It leaves the owner and the mode of an existing directory unless the volume is new.
+func (m mkdir) create(_ context.Context, r request) (created, error) {
+	parameters, err := parseMkdirParameters(r.parameters)
+	if err != nil {
+		return created{}, err
+	}
+	if err := uuid.Validate(r.id); err != nil {
+		return created{}, fmt.Errorf("volume id %q: %w", r.id, err)
+	}
+	parent, err := openVolumesDir(m.dir)
+	if err != nil {
+		return created{}, err
+	}
+	defer unix.Close(parent)
+	path := filepath.Join(m.dir, r.id)
+	err = unix.Mkdirat(parent, r.id, 0o700)
+	exists := errors.Is(err, unix.EEXIST)
+	if err != nil && !exists {
+		return created{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	fd, err := safepath.OpenAt(parent, r.id, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return created{}, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if exists && r.ready {
+		return created{Path: path}, nil
+	}
+	if parameters.uid >= 0 || parameters.gid >= 0 {
+		if err := unix.Fchown(fd, parameters.uid, parameters.gid); err != nil {
+			return created{}, &fs.PathError{Op: "chown", Path: path, Err: err}
+		}
+	}
+	if err := unix.Fchmod(fd, parameters.mode); err != nil { // after the change of the owner, which clears bits of the mode
+		return created{}, &fs.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return created{Path: path}, nil
+}
+
+// delete implements plugin. It removes only a directory that create has made.
+func (m mkdir) delete(_ context.Context, r request) error {
+	if err := uuid.Validate(r.id); err != nil {
+		return fmt.Errorf("volume id %q: %w", r.id, err)
+	}
+	return allocdir.RemoveTree(m.dir, r.id)
+}

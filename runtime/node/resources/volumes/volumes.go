@@ -1,0 +1,602 @@
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// Config configures a Manager.
+type Config struct {
+	Store     *store.Store
+	NodeID    string
+	Dir       string // directory in which plugins make volumes
+	PluginDir string // directory of external plugins; empty if there are none
+	// IsConfigured reports whether a volume of the agent's configuration has the name.
+	IsConfigured func(name string) bool
+	// OnChange is called after volumes or plugins have changed.
+	OnChange func()
+	Logger   hclog.Logger
+}
+
+// Manager manages the dynamic host volumes of this node. Its methods may be called concurrently.
+type Manager struct {
+	config    Config
+	restored  chan struct{} // closed by Restore
+	operation chan struct{} // has a value while no operation is in progress
+
+	mu      sync.Mutex
+	plugins map[string]pluginInfo
+}
+
+type pluginInfo struct {
+	plugin
+	version string
+}
+
+// New returns a Manager. The caller must call Restore once.
+func New(c Config) *Manager {
+	c.Logger = c.Logger.Named("volumes")
+	m := &Manager{config: c, restored: make(chan struct{}), operation: make(chan struct{}, 1)}
+	m.operation <- struct{}{}
+	m.plugins = map[string]pluginInfo{MkdirPlugin: {mkdir{c.Dir}, mkdirVersion}}
+	return m
+}
+
+// PluginVersions returns the versions of the available plugins by name.
+func (m *Manager) PluginVersions() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	versions := make(map[string]string, len(m.plugins))
+	for name, p := range m.plugins {
+		versions[name] = p.version
+	}
+	return versions
+}
+
+// Find waits until Restore has created the volumes of an earlier agent again, and returns the volume of a name, nil if
+// there is none.
+func (m *Manager) Find(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
+	if Ready(m.config.Store.Snapshot().Reader)[name] == nil {
+		return nil, nil
+	}
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
+	}
+	return Ready(m.config.Store.Snapshot().Reader)[name], nil
+}
+
+// Ready returns the volumes that allocations can use, by name.
+func Ready(r store.Reader) map[string]*api.HostVolumeInfo {
+	volumes := make(map[string]*api.HostVolumeInfo)
+	for _, v := range r.HostVolumes(nil, "") {
+		if v.Ready() {
+			volumes[v.Volume.Name] = &api.HostVolumeInfo{ID: v.Volume.ID, Path: v.Volume.HostPath}
+		}
+	}
+	return volumes
+}
+
+// waitRestored waits until Restore has returned: before, the external plugins are not known, and operations of an earlier
+// agent are pending.
+func (m *Manager) waitRestored(ctx context.Context) error {
+	select {
+	case <-m.restored:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Restore kills the processes of a call that was interrupted, finds the external plugins, completes the operations during which an earlier agent has died, and creates the
+// volumes again that plugins have made: a plugin mounts what a reboot has unmounted. It blocks for the calls of the plugins.
+func (m *Manager) Restore(ctx context.Context) {
+	defer m.config.OnChange()
+	defer close(m.restored)
+	if err := m.lock(ctx); err != nil {
+		return
+	}
+	defer m.unlock()
+	if err := (interruptibleCalls{m.config.Store}).endInterrupted(ctx); err != nil {
+		m.config.Logger.Error("host volumes not restored", "error", err)
+		return // a second call would run beside the first one
+	}
+	m.findPlugins(ctx)
+	for _, v := range m.config.Store.Snapshot().HostVolumes(nil, "") {
+		if err := m.restore(ctx, v); err != nil && ctx.Err() == nil {
+			m.config.Logger.Error("host volume not restored", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "operation", v.Pending, "error", err)
+		}
+	}
+}
+
+func (m *Manager) restore(ctx context.Context, v *state.HostVolume) error {
+	switch {
+	case v.Pending == state.HostVolumeDelete:
+		return m.finishDelete(ctx, v, false)
+	case v.Volume.PluginID == "":
+		return nil
+	}
+	return m.finishCreate(ctx, v)
+}
+
+// findPlugins runs the programs in the plugin directory to find out their versions.
+func (m *Manager) findPlugins(ctx context.Context) {
+	dir := m.config.PluginDir
+	if dir == "" {
+		return
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		m.config.Logger.Error("host volume plugins not found", "error", err)
+		return
+	}
+	var names []string
+	for _, f := range files {
+		if f.Name() != MkdirPlugin && !strings.HasPrefix(f.Name(), ".") {
+			names = append(names, f.Name())
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	found, err := catalog.New(catalog.Config{Dir: dir, RequestedNames: names, Logger: m.config.Logger})
+	if err != nil {
+		m.config.Logger.Error("host volume plugins not found", "error", err)
+		return
+	}
+	for _, entry := range found.Entries() {
+		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, calls: interruptibleCalls{m.config.Store}, logger: m.config.Logger}
+		version, err := p.fingerprint(ctx)
+		if err != nil {
+			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)
+			continue
+		}
+		m.mu.Lock()
+		m.plugins[entry.Name] = pluginInfo{p, version}
+		m.mu.Unlock()
+	}
+}
+
+// lock waits until no other operation is in progress.
+func (m *Manager) lock(ctx context.Context) error {
+	select {
+	case <-m.operation:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (m *Manager) unlock() { m.operation <- struct{}{} }
+
+func (m *Manager) plugin(name string) (plugin, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, found := m.plugins[name]; found {
+		return p.plugin, nil
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(m.plugins)), ", ")
+	return nil, &RequestError{fmt.Sprintf("this node has no host volume plugin %q, only %s: put its program into the directory that client.host_volume_plugin_dir names", name, known)}
+}
+
+// RequestError is an error in a request, which the client can correct.
+type RequestError struct{ Text string }
+
+func (e *RequestError) Error() string { return e.Text }
+
+// ErrNotFound means that there is no volume of an id, ErrClaimNotFound that there is no claim of an id.
+var (
+	ErrNotFound      = errors.New("volume not found")
+	ErrClaimNotFound = errors.New("claim not found")
+)
+
+// Create makes a volume with its plugin, or changes the capacity and the capabilities of the volume whose id it has. It
+// waits for Restore, and returns the stored volume. The calls of the plugin continue when ctx ends.
+func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
+	}
+	v.PluginID = cmp.Or(v.PluginID, MkdirPlugin)
+	if v.HostPath != "" {
+		return nil, &RequestError{"host_path cannot be set for a volume that a plugin creates: remove it, or register the volume"}
+	}
+	p, err := m.plugin(v.PluginID)
+	if err != nil {
+		return nil, err
+	}
+	if _, builtin := p.(mkdir); builtin {
+		if _, err := parseMkdirParameters(v.Parameters); err != nil {
+			return nil, &RequestError{err.Error()}
+		}
+	}
+	return m.put(ctx, v, state.HostVolumeCreate)
+}
+
+// Register stores a volume whose directory exists. It waits for Restore, and returns the stored volume.
+func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+	if err := m.waitRestored(ctx); err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(v.HostPath) {
+		return nil, &RequestError{fmt.Sprintf("host_path is %q: it must be the absolute path of the directory", v.HostPath)}
+	}
+	v.HostPath = filepath.Clean(v.HostPath)
+	if _, err := safepath.Locate(v.HostPath); err != nil {
+		return nil, &RequestError{"host_path: " + err.Error()}
+	}
+	if v.PluginID != "" {
+		if _, err := m.plugin(v.PluginID); err != nil {
+			return nil, err
+		}
+	}
+	return m.put(ctx, v, "")
+}
+
+// put stores a new or changed volume with a pending operation, and completes the operation. If that fails for a changed
+// volume, the volume is as before.
+func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+	if err := m.checkSpec(requested); err != nil {
+		return nil, err
+	}
+	if err := m.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer m.unlock()
+	ctx = context.WithoutCancel(ctx)
+	newID := uuid.NewString() // outside of the transaction, which must not draw random numbers
+	var next, before *state.HostVolume
+	point := failpoint.EnterStep(failpoint.StepVolumeRecord)
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		v := *requested
+		next, before = &state.HostVolume{Volume: &v, Pending: pending}, nil
+		if err := m.setNode(tx, &v); err != nil {
+			return err
+		}
+		if v.ID != "" {
+			before = tx.HostVolume(nil, v.ID)
+		}
+		if err := prepareUpdate(tx, &v, before); err != nil {
+			return err
+		}
+		if v.ID == "" {
+			v.ID = newID
+		}
+		if pending == "" {
+			v.State = api.HostVolumeStateReady
+		}
+		tx.PutHostVolume(next)
+		return nil
+	})
+	point.Leave()
+	if err != nil {
+		return nil, err
+	}
+	defer m.config.OnChange()
+	if pending != "" {
+		if err := m.finishCreate(ctx, next); err != nil {
+			if before != nil {
+				err = errors.Join(err, m.putRecord(ctx, before))
+			}
+			return nil, err
+		}
+	}
+	stored := m.config.Store.Snapshot().HostVolume(nil, next.Volume.ID)
+	if stored == nil {
+		return nil, ErrNotFound
+	}
+	return stored.Volume, nil
+}
+
+// setNode checks the parts of a request that depend on the node, and sets the node.
+func (m *Manager) setNode(tx *store.Txn, v *api.HostVolume) error {
+	node := tx.Node(nil, m.config.NodeID)
+	switch {
+	case node == nil:
+		return errors.New("this node is not registered yet: try again")
+	case v.NodeID != "" && v.NodeID != m.config.NodeID:
+		return &RequestError{fmt.Sprintf("node %q does not exist: this agent has the node %q", v.NodeID, m.config.NodeID)}
+	case v.NodePool != "" && v.NodePool != node.NodePool && v.NodePool != api.NodePoolAll:
+		return &RequestError{fmt.Sprintf("this node is in pool %q, not in %q", node.NodePool, v.NodePool)}
+	case v.Namespace != api.DefaultNamespace && tx.Namespace(nil, v.Namespace) == nil:
+		return &RequestError{fmt.Sprintf("namespace %q does not exist", v.Namespace)}
+	}
+	facts := model.NodeFactsOf(node)
+	for _, c := range v.Constraints {
+		if !model.ConstraintHolds(c, facts.Resolve) {
+			return &RequestError{fmt.Sprintf("this node does not satisfy the constraint %q", strings.TrimSpace(c.LTarget+" "+c.Operand+" "+c.RTarget))}
+		}
+	}
+	v.NodeID, v.NodePool = m.config.NodeID, node.NodePool
+	return nil
+}
+
+// prepareUpdate checks that the name is not in use, and takes over the fields of the stored volume that do not change.
+func prepareUpdate(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
+	for _, other := range tx.HostVolumes(nil, "") {
+		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
+			return &RequestError{fmt.Sprintf("the volume %s of this node has the name %q: choose another name, or change that volume by its id", other.Volume.ID, v.Name)}
+		}
+	}
+	now := time.Now().UnixNano()
+	v.State, v.CreateTime, v.ModifyTime = api.HostVolumeStatePending, now, now
+	switch {
+	case v.ID == "":
+		return nil
+	case stored == nil:
+		return &RequestError{fmt.Sprintf("volume %q does not exist: remove the id to create a new volume", v.ID)}
+	case stored.Pending != "":
+		return &RequestError{fmt.Sprintf("the operation %q of volume %q has failed: delete the volume", stored.Pending, v.ID)}
+	}
+	old := stored.Volume
+	if old.Namespace != v.Namespace || old.Name != v.Name || old.PluginID != v.PluginID || v.HostPath != "" && old.HostPath != v.HostPath {
+		return &RequestError{fmt.Sprintf("volume %q cannot change its namespace, name, plugin or host path: delete it, and create another one", v.ID)}
+	}
+	// The volume stays ready, because a task that uses it can restart during the change.
+	v.State, v.CreateTime, v.HostPath, v.CapacityBytes = old.State, old.CreateTime, old.HostPath, cmp.Or(v.CapacityBytes, old.CapacityBytes)
+	return nil
+}
+
+const (
+	maxNameLen        = 128      // bytes of the name of a volume
+	maxParameterBytes = 64 << 10 // bytes of all parameters, which are one environment variable of a plugin
+)
+
+// checkSpec checks the parts of a request that do not depend on the state, and sets defaults.
+func (m *Manager) checkSpec(v *api.HostVolume) error {
+	v.Namespace = cmp.Or(v.Namespace, api.DefaultNamespace)
+	switch {
+	case v.Name == "":
+		return &RequestError{"missing name"}
+	case len(v.Name) > maxNameLen || strings.ContainsFunc(v.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		return &RequestError{fmt.Sprintf("the name %q is longer than %d bytes or has control characters", v.Name, maxNameLen)}
+	case m.config.IsConfigured(v.Name):
+		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
+	case v.RequestedCapacityMinBytes < 0 || v.RequestedCapacityMaxBytes < 0 || v.CapacityBytes < 0:
+		return &RequestError{"capacities must not be negative"}
+	case v.RequestedCapacityMaxBytes > 0 && v.RequestedCapacityMaxBytes < v.RequestedCapacityMinBytes:
+		return &RequestError{fmt.Sprintf("capacity_max (%d) must be larger than capacity_min (%d)", v.RequestedCapacityMaxBytes, v.RequestedCapacityMinBytes)}
+	}
+	size := 0
+	for name, text := range v.Parameters {
+		size += len(name) + len(text)
+	}
+	if size > maxParameterBytes {
+		return &RequestError{fmt.Sprintf("the parameters have %d bytes, and %d are allowed", size, maxParameterBytes)}
+	}
+	if v.ID != "" {
+		if err := uuid.Validate(v.ID); err != nil || len(v.ID) != 36 {
+			return &RequestError{fmt.Sprintf("the id %q is not the id of a volume", v.ID)}
+		}
+		v.ID = strings.ToLower(v.ID)
+	}
+	if len(v.RequestedCapabilities) == 0 {
+		v.RequestedCapabilities = []*api.HostVolumeCapability{{}}
+	}
+	for _, c := range v.RequestedCapabilities {
+		if c == nil {
+			return &RequestError{"a capability must not be null"}
+		}
+		c.AccessMode = cmp.Or(c.AccessMode, api.HostVolumeAccessModeSingleNodeWriter)
+		c.AttachmentMode = cmp.Or(c.AttachmentMode, api.HostVolumeAttachmentModeFilesystem)
+		if !slices.Contains(model.HostAccessModes, string(c.AccessMode)) {
+			return &RequestError{fmt.Sprintf("invalid access mode: %q; it must be one of %s", c.AccessMode, strings.Join(model.HostAccessModes, ", "))}
+		}
+		if c.AttachmentMode != api.HostVolumeAttachmentModeFilesystem && c.AttachmentMode != api.HostVolumeAttachmentModeBlockDevice {
+			return &RequestError{fmt.Sprintf(`invalid attachment mode: %q; it must be "file-system" or "block-device"`, c.AttachmentMode)}
+		}
+	}
+	return nil
+}
+
+func (m *Manager) request(v *state.HostVolume) request {
+	return request{
+		id: v.Volume.ID, name: v.Volume.Name, namespace: v.Volume.Namespace, nodeID: v.Volume.NodeID, nodePool: v.Volume.NodePool,
+		minBytes: v.Volume.RequestedCapacityMinBytes, maxBytes: v.Volume.RequestedCapacityMaxBytes, parameters: v.Volume.Parameters,
+		path: v.Volume.HostPath, ready: v.Volume.HostPath != "",
+	}
+}
+
+// finishCreate calls the plugin of a stored volume, and stores the result. If the plugin fails for a volume that has not
+// existed before, the plugin deletes what it has made, and the record is removed. If it cannot do that, the volume stays,
+// and is unavailable until it is deleted.
+func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
+	p, err := m.plugin(v.Volume.PluginID)
+	if err != nil {
+		return err
+	}
+	calling, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	point := failpoint.EnterStep(failpoint.StepVolumeCreate)
+	result, err := p.create(calling, m.request(v))
+	point.Leave()
+	if err == nil {
+		point := failpoint.EnterStep(failpoint.StepVolumeReady)
+		defer point.Leave()
+		return m.update(ctx, v, func(next *state.HostVolume) {
+			next.Pending = ""
+			next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
+			next.Volume.CapacityBytes = max(result.Bytes, 0)
+		})
+	}
+	err = fmt.Errorf("create volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
+	if ctx.Err() != nil {
+		return err // the next agent calls the plugin again
+	}
+	if v.Volume.HostPath == "" {
+		return errors.Join(err, m.finishDelete(ctx, v, false))
+	}
+	return errors.Join(err, m.update(ctx, v, func(next *state.HostVolume) {
+		next.Pending, next.Volume.State = "", api.HostVolumeStateReady // the volume that existed before the change
+		if v.Pending == "" {
+			next.Volume.State = api.HostVolumeStateUnavailable // it was to be restored
+		}
+	}))
+}
+
+// putRecord stores a copy of a record.
+func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		volume := *v.Volume
+		tx.PutHostVolume(&state.HostVolume{Volume: &volume, Pending: v.Pending})
+		return nil
+	})
+	return err
+}
+
+// update stores a changed copy of a volume.
+func (m *Manager) update(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		next, volume := *v, *v.Volume
+		next.Volume = &volume
+		edit(&next)
+		if stored := tx.HostVolume(nil, volume.ID); stored != nil && stored.Pending == next.Pending &&
+			stored.Volume.State == volume.State && stored.Volume.HostPath == volume.HostPath && stored.Volume.CapacityBytes == volume.CapacityBytes {
+			return nil // a restored volume as it was
+		}
+		tx.PutHostVolume(&next)
+		return nil
+	})
+	return err
+}
+
+// Delete deletes a volume that no allocation uses and no group has claimed. With force the claims are deleted too, and the
+// volume is forgotten even if its plugin fails. Delete waits for Restore. The call of the plugin continues when ctx ends.
+func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) error {
+	if err := m.waitRestored(ctx); err != nil {
+		return err
+	}
+	if err := m.lock(ctx); err != nil {
+		return err
+	}
+	defer m.unlock()
+	ctx = context.WithoutCancel(ctx)
+	var next state.HostVolume
+	point := failpoint.EnterStep(failpoint.StepVolumeDeleteRecord)
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		stored := tx.HostVolume(nil, id)
+		if stored == nil || stored.Volume.Namespace != namespace {
+			return ErrNotFound
+		}
+		var users []string
+		for _, a := range Users(tx.Reader, nil, stored.Volume) {
+			users = append(users, a.ID)
+		}
+		if len(users) > 0 {
+			return &RequestError{fmt.Sprintf("volume %s in use by allocations: [%s]", id, strings.Join(users, " "))}
+		}
+		for _, c := range tx.VolumeClaims(nil) {
+			if c.VolumeID != id {
+				continue
+			}
+			if !force {
+				return &RequestError{fmt.Sprintf("volume %s is claimed by the group %q of job %q: delete the claim %s, or write -force", id, c.TaskGroupName, c.JobID, c.ID)}
+			}
+			tx.DeleteVolumeClaim(c.ID)
+		}
+		volume := *stored.Volume
+		volume.State, volume.ModifyTime = api.HostVolumeStateUnavailable, time.Now().UnixNano()
+		next = state.HostVolume{Volume: &volume, Pending: state.HostVolumeDelete}
+		tx.PutHostVolume(&next)
+		return nil
+	})
+	point.Leave()
+	if err != nil {
+		return err
+	}
+	defer m.config.OnChange()
+	return m.finishDelete(ctx, &next, force)
+}
+
+// finishDelete calls the plugin of a volume, and removes the record. If the plugin fails, the record stays with the pending
+// operation, and the volume is unavailable.
+func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force bool) error {
+	err := m.callDelete(ctx, v)
+	if err != nil && !force {
+		return errors.Join(err, m.update(ctx, v, func(next *state.HostVolume) {
+			next.Pending, next.Volume.State = state.HostVolumeDelete, api.HostVolumeStateUnavailable
+		}))
+	}
+	if err != nil {
+		m.config.Logger.Warn("host volume forgotten although its plugin has not deleted it", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "path", v.Volume.HostPath, "error", err)
+	}
+	point := failpoint.EnterStep(failpoint.StepVolumeForget)
+	_, err = m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		tx.DeleteHostVolume(v.Volume.ID)
+		return nil
+	})
+	point.Leave()
+	return err
+}
+
+func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
+	if v.Volume.PluginID == "" {
+		return nil // the operator has made the directory
+	}
+	p, err := m.plugin(v.Volume.PluginID)
+	if err != nil {
+		return err
+	}
+	calling, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	point := failpoint.EnterStep(failpoint.StepVolumeDelete)
+	err = p.delete(calling, m.request(v))
+	point.Leave()
+	if err != nil {
+		return fmt.Errorf("delete volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
+	}
+	return nil
+}
+
+// Users returns the allocations that have not ended and that request a volume, sorted by id.
+func Users(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*api.Allocation {
+	node := r.Node(ws, v.NodeID)
+	if node == nil {
+		return nil
+	}
+	facts := model.NodeFactsOf(node)
+	var users []*api.Allocation
+	for _, a := range r.Allocations(ws, "") {
+		g := model.FindGroup(a.Job, a.TaskGroup)
+		if a.Namespace != v.Namespace || g == nil || len(g.Volumes) == 0 || r.AllocationEnded(a.ID) {
+			continue
+		}
+		if slices.ContainsFunc(model.HostVolumeRequests(g, a.Name, &facts), func(h model.HostVolumeRequest) bool { return h.Source == v.Name }) {
+			users = append(users, a)
+		}
+	}
+	return users
+}
+
+// DeleteClaim deletes the claim of a group, so that the next allocation of the group can use another volume.
+func (m *Manager) DeleteClaim(ctx context.Context, namespace, id string) error {
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		if !slices.ContainsFunc(tx.VolumeClaims(nil), func(c *api.TaskGroupHostVolumeClaim) bool { return c.ID == id && c.Namespace == namespace }) {
+			return ErrClaimNotFound
+		}
+		tx.DeleteVolumeClaim(id)
+		return nil
+	})
+	if err == nil {
+		m.config.OnChange()
+	}
+	return err
+}

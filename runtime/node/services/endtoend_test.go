@@ -1,0 +1,181 @@
+package services_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+var (
+	_ services.Registry         = (*store.Store)(nil)
+	_ services.CheckResultStore = (*store.Store)(nil)
+)
+
+const allocID = "11111111-2222-3333-4444-555555555555"
+
+// TestEndToEnd runs checks over real sockets, and stores their results and the registrations in a
+// real store.
+func TestEndToEnd(t *testing.T) {
+	before := runtime.NumGoroutine()
+	db, err := store.Open(store.Config{Path: t.TempDir() + "/state.db", Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutAllocation(&api.Allocation{ID: allocID, Namespace: "default"})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var serverBroken atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if serverBroken.Load() || r.Host != "web.example" {
+			http.Error(w, "broken "+r.Host, http.StatusInternalServerError)
+		}
+	}))
+	spec := localSpec(t, server.Listener.Addr())
+	newSet := func() *services.Set {
+		return services.New(services.Config{
+			AllocID: allocID, AllocName: "j.g[0]",
+			Spec: func() *services.Spec { return spec },
+			Env: func(task string) *taskenv.Env {
+				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{Ports: spec.Ports}, taskenv.Task{Name: task}).Build()
+			},
+			Registry: db, CheckResultStore: db, Logger: hclog.NewNullLogger(),
+		})
+	}
+	set := newSet()
+	if err := set.Register("t", nil); err != nil {
+		t.Fatal(err)
+	}
+	set.StartChecks()
+	awaitResults(t, set, "http success 200 nomad: http ok", "tcp success 0 nomad: tcp ok")
+
+	registered := db.ServicesByAllocation(allocID)
+	if len(registered) != 1 || registered[0].Port != spec.Ports[0].Value || registered[0].CreateIndex == 0 {
+		t.Fatalf("registered: %+v", registered)
+	}
+	serverBroken.Store(true)
+	awaitResults(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
+	index := db.Snapshot().Index()
+
+	// The next agent uses the same store.
+	set.StopChecks(false)
+	set = newSet()
+	if err := set.Register("t", nil); err != nil {
+		t.Fatal(err)
+	}
+	set.StartChecks()
+	if got := resultTexts(set); len(got) != 2 || !strings.HasPrefix(got[0], "http failure 500") {
+		t.Errorf("after a restart: %q", got)
+	}
+	if got := db.Snapshot().Index(); got != index {
+		t.Errorf("a restart changed the index from %d to %d", index, got)
+	}
+	server.Close()
+	awaitResults(t, set, "http failure 0", "tcp failure 0")
+
+	set.StopChecks(true)
+	if err := set.Deregister(context.Background(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	results, err := db.CheckResults(allocID)
+	if left := db.ServicesByAllocation(allocID); len(left) > 0 || len(results) > 0 || err != nil {
+		t.Errorf("left: %v, %v, %v", left, results, err)
+	}
+
+	// Registrations that no runner removed are removed with the records of the allocation.
+	if err := newSet().Register("t", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
+		tx.ForgetAllocation(allocID)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if left := db.ServicesByAllocation(allocID); len(left) > 0 {
+		t.Errorf("left of a forgotten allocation: %v", left)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitGoroutines(t, before)
+}
+
+func localSpec(t *testing.T, addr net.Addr) *services.Spec {
+	host, port, err := net.SplitHostPort(addr.String())
+	number, err2 := strconv.Atoi(port)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	check := func(kind string) services.Check {
+		return services.Check{
+			Name: kind, Type: kind, Path: "/", Interval: 60 * time.Millisecond, Timeout: 2 * time.Second,
+			Header: map[string][]string{"Host": {"web.example"}},
+		}
+	}
+	return &services.Spec{
+		AllocID: allocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
+		Ports:    []taskenv.Port{{Label: "http", Value: number, HostIP: host}},
+		Services: []services.Service{{Task: "t", Name: "web", Port: "http", Checks: []services.Check{check("http"), check("tcp")}}},
+	}
+}
+
+func resultTexts(set *services.Set) []string {
+	results, _, _ := set.Checks()
+	var list []string
+	for _, r := range results {
+		list = append(list, strings.Join([]string{r.Check, r.Status, strconv.Itoa(r.StatusCode), r.Output}, " "))
+	}
+	return list
+}
+
+// awaitResults waits until the results start with these words.
+func awaitResults(t *testing.T, set *services.Set, want ...string) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for {
+		_, _, changed := set.Checks()
+		got := resultTexts(set)
+		match := len(got) == len(want)
+		for i := range got {
+			match = match && strings.HasPrefix(got[i], want[i])
+		}
+		if match {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("results %q, want %q", got, want)
+		}
+	}
+}
+
+// awaitGoroutines waits until no more goroutines run than before.
+func awaitGoroutines(t *testing.T, before int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+	}
+	buf := make([]byte, 1<<20)
+	t.Errorf("%d goroutines, %d before\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+}

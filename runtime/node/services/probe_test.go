@@ -1,0 +1,205 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+func TestProbeHTTP(t *testing.T) {
+	const address = "10.0.0.1:20000"
+	// The server returns the request that it received as the body, with a status for which
+	// the check keeps the body.
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprintf(w, "%s %s host=%s agent=%s x=%q body=%q", r.Method, r.RequestURI, r.Host, r.UserAgent(), r.Header["X-Test"], body)
+	})
+	moved := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/old" {
+			http.Redirect(w, r, "/new", http.StatusFound)
+			return
+		}
+		fmt.Fprint(w, "arrived")
+	})
+	long := strings.Repeat("x", maxOutputSize-1) + "ü" + strings.Repeat("y", maxOutputSize)
+	const echoAfterMethod = "/ host=10.0.0.1:20000 agent=nomad-lite x=[] body=\"\""
+	for _, c := range []struct {
+		name    string
+		handler http.Handler
+		check   Check
+		want    probeResult
+	}{
+		{"200 is success, without the body", statusHandler(200, "fine"), Check{Path: "/"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
+		{"another code below 400 is success, with the body", statusHandler(204, ""), Check{Path: "/"}, probeResult{StatusSuccess, 204, ""}},
+		{"a redirect without a target", statusHandler(304, ""), Check{Path: "/"}, probeResult{StatusSuccess, 304, ""}},
+		{"404 is failure, with the body", statusHandler(404, "no such page"), Check{Path: "/"}, probeResult{StatusFailure, 404, "no such page"}},
+		{"500", statusHandler(500, "broken"), Check{Path: "/"}, probeResult{StatusFailure, 500, "broken"}},
+		{"the body is cut", statusHandler(503, long), Check{Path: "/"}, probeResult{StatusFailure, 503, strings.Repeat("x", maxOutputSize-1) + "\uFFFD"}},
+		{"redirects are followed", moved, Check{Path: "/old"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
+		{"GET by default", echo, Check{Path: "/"}, probeResult{StatusSuccess, 202, "GET " + echoAfterMethod}},
+		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, probeResult{StatusSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
+		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, probeResult{StatusSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
+		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, probeResult{StatusSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},
+		{"a path without a slash", echo, Check{Path: "up"}, probeResult{StatusSuccess, 202, `GET /up host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"a path that looks like a host", echo, Check{Path: "//evil.com/x"}, probeResult{StatusSuccess, 202, `GET //evil.com/x host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"an escaped path", echo, Check{Path: "/a%2Fb"}, probeResult{StatusSuccess, 202, `GET /a%2Fb host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"nobody listens", nil, Check{Path: "/"}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": dial tcp 10.0.0.1:20000: connect: connection refused`}},
+		{"a wrong escape", nil, Check{Path: "/%zz"}, probeResult{StatusFailure, 0, `nomad: invalid path: invalid URL escape "%zz"`}},
+		{"a wrong protocol", nil, Check{Path: "/", Protocol: "ftp"}, probeResult{StatusFailure, 0, `nomad: invalid protocol "ftp": must be http or https`}},
+		{"a wrong header", echo, Check{Path: "/", Header: map[string][]string{"a": {"b\r\nc"}}}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": net/http: invalid header field value for "A"`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newFakeNetwork(t)
+				if c.handler != nil {
+					n.serve(address, c.handler)
+				}
+				c.check.Type, c.check.Timeout = "http", time.Second
+				if got := newProbe(&c.check, address, n.dial)(t.Context()); got != c.want {
+					t.Errorf("got  %v\nwant %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestProbeTCP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNetwork(t)
+		check := Check{Type: "tcp", Timeout: 2 * time.Second}
+		run := newProbe(&check, "10.0.0.1:1", n.dial)
+		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
+			t.Errorf("without a listener: %v, want %v", got, want)
+		}
+		n.serve("10.0.0.1:1", statusHandler(200, ""))
+		if got, want := run(t.Context()), (probeResult{StatusSuccess, 0, "nomad: tcp ok"}); got != want {
+			t.Errorf("with a listener: %v, want %v", got, want)
+		}
+		n.dialDelay = time.Minute
+		begin := time.Now()
+		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
+			t.Errorf("slow: %v after %v, want %v", got, time.Since(begin), want)
+		}
+		check.Type = "script"
+		if got, want := newProbe(&check, "", n.dial)(t.Context()), (probeResult{StatusFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
+			t.Errorf("script: %v, want %v", got, want)
+		}
+	})
+}
+
+// Each run tests whether the service accepts connections, and no connection stays open.
+func TestProbeHTTPConnectsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNetwork(t)
+		n.serve("a:1", statusHandler(200, ""))
+		check := Check{Type: "http", Path: "/", Timeout: time.Second}
+		run := newProbe(&check, "a:1", n.dial)
+		for range 3 {
+			run(t.Context())
+		}
+		if got := len(n.dialTimes("a:1")); got != 3 {
+			t.Errorf("%d connections for 3 runs", got)
+		}
+	})
+}
+
+func TestProbeHTTPTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNetwork(t)
+		n.serve("a:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		check := Check{Type: "http", Path: "/", Timeout: 3 * time.Second}
+		begin := time.Now()
+		got := newProbe(&check, "a:1", n.dial)(t.Context())
+		if want := (probeResult{StatusFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
+			t.Errorf("%v after %v, want %v", got, time.Since(begin), want)
+		}
+	})
+}
+
+// tls_skip_verify applies to one check only: the other checks still verify the certificate.
+func TestTLSIsNotShared(t *testing.T) {
+	server := httptest.NewUnstartedServer(statusHandler(200, ""))
+	server.Config.ErrorLog = nullLog
+	server.StartTLS()
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	check := func(skip bool) probeResult {
+		c := Check{Type: "http", Protocol: "https", Path: "/", Timeout: 5 * time.Second, TLSSkipVerify: skip}
+		return newProbe(&c, address, new(net.Dialer).DialContext)(context.Background())
+	}
+	for _, skip := range []bool{false, true, false, true} {
+		got := check(skip)
+		if ok := got.status == StatusSuccess; ok != skip {
+			t.Errorf("tls_skip_verify %v: %v", skip, got)
+		}
+		if !skip && !strings.Contains(got.output, "certificate") {
+			t.Errorf("the fault is not named: %v", got)
+		}
+	}
+}
+
+// For any values that a job or its environment sets in a check, the check connects to the address
+// of the service, its output is text, and it does not panic.
+func FuzzProbeHTTP(f *testing.F) {
+	f.Add("/health", "GET", "Host", "example.com", "http")
+	f.Add("//evil.com/", "post", "X", "a\r\nb", "https")
+	f.Add("http://evil.com:80/", "", "", "", "")
+	f.Add("@evil.com/%2f?x=1#y", "CONNECT", "Content-Length", "-1", "HTTP")
+	f.Add("/%00\x00", "A B", "Transfer-Encoding", "chunked", "ws")
+	f.Add(":@[::1]", "TRACE", "Connection", "Upgrade", "http")
+	f.Add("?\x19", "GET", "", "", "")
+	f.Add("/a${X}", "${X}", "X-${X}", "${X}${attr.a}", "http")
+	f.Fuzz(func(t *testing.T, path, method, name, value, protocol string) {
+		const address = "10.0.0.1:20000"
+		if u, err := checkURL(protocol, address, path); err == nil {
+			again, err := url.Parse(u.String())
+			if err != nil || again.Host != address || again.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+				t.Fatalf("path %q leads to %q (%v)", path, u, err)
+			}
+		}
+		check := Check{
+			Type: "http", Path: path, Method: method, Protocol: protocol, Timeout: time.Second,
+			Header: map[string][]string{name: {value}},
+		}
+		// References to the environment also insert arbitrary texts.
+		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
+		check = check.interpolate(env)
+		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
+			t.Fatalf("path %q leads to %q", check.Path, u)
+		}
+		dial := func(_ context.Context, _, to string) (net.Conn, error) {
+			if to != address {
+				t.Errorf("path %q connects to %q", path, to)
+			}
+			ours, theirs := net.Pipe()
+			go serveOneResponse(theirs)
+			return ours, nil
+		}
+		got := newProbe(&check, address, dial)(context.Background())
+		if got.status != StatusSuccess && got.status != StatusFailure || !utf8.ValidString(got.output) {
+			t.Errorf("outcome %+v", got)
+		}
+	})
+}
+
+// serveOneResponse writes a fixed reply to the first request.
+func serveOneResponse(conn net.Conn) {
+	defer conn.Close()
+	buf := make([]byte, 64<<10)
+	if _, err := conn.Read(buf); err == nil {
+		_, _ = io.WriteString(conn, "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n\xff\xfe")
+	}
+}

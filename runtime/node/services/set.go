@@ -1,0 +1,391 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+// GroupWorkload is the workload name of the group; every other name is a task.
+const GroupWorkload = ""
+
+// Pauses between attempts to remove a registration. Each pause is longer than the previous one.
+const (
+	minRemovalRetryDelay = 100 * time.Millisecond
+	maxRemovalRetryDelay = time.Second
+)
+
+// Config configures a Set. Spec, Env, Registry and Logger are required.
+type Config struct {
+	AllocID   string
+	AllocName string
+
+	// Spec returns the services of the current version of the allocation. It must not block.
+	Spec func() *Spec
+	// Env returns the current environment of a task, or of the allocation for GroupWorkload.
+	Env func(task string) *taskenv.Env
+	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
+	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
+	// checks are stopped. Restart may be nil.
+	Restart func(ctx context.Context, task, reason string) error
+
+	Registry         Registry
+	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
+	Dial             DialFunc         // nil uses the real network
+	Logger           hclog.Logger
+}
+
+// Set is the services and checks of one allocation. All methods may be called
+// concurrently.
+type Set struct {
+	config   Config
+	registry Registry
+	checker  *checker
+	logger   hclog.Logger
+
+	// The mutex writeMu keeps changes of registrations in order: unlike mu, it is held
+	// during each change.
+	writeMu             sync.Mutex                                     // locked before mu
+	storedRegistrations map[string]map[string]*api.ServiceRegistration // registrations by workload and id; guarded by writeMu
+
+	// The mutex refreshMu prevents an older version of the checks from replacing a newer
+	// version. It is held while the checks are replaced or stopped.
+	refreshMu     sync.Mutex // locked before mu
+	checksStarted bool       // set from StartChecks to StopChecks; guarded by refreshMu
+
+	mu                  sync.Mutex
+	registeredWorkloads map[string]*workloadRegistration // by name
+}
+
+// workloadRegistration is a registered task, or the registered group.
+type workloadRegistration struct {
+	network *driver.NetworkOverride // network of a task whose driver made one
+}
+
+// New returns a set without registrations.
+func New(c Config) *Set {
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	s := &Set{
+		config:              c,
+		registry:            c.Registry,
+		logger:              c.Logger.Named("services"),
+		storedRegistrations: make(map[string]map[string]*api.ServiceRegistration),
+		registeredWorkloads: make(map[string]*workloadRegistration),
+	}
+	s.checker = &checker{
+		allocID:        c.AllocID,
+		allocName:      c.AllocName,
+		dial:           c.Dial,
+		resultStore:    c.CheckResultStore,
+		restart:        s.requestRestart,
+		logger:         s.logger,
+		resultsChanged: make(chan struct{}),
+		activeRestarts: make(map[int]context.CancelFunc),
+	}
+	return s
+}
+
+func (s *Set) requestRestart(ctx context.Context, task, reason string) {
+	if s.config.Restart == nil {
+		return
+	}
+	if err := s.config.Restart(ctx, task, reason); err != nil && ctx.Err() == nil {
+		s.logger.Warn("restart for a check", "task", task, "error", err)
+	}
+}
+
+// Validate returns an error for invalid names of a workload's services in the current environment.
+func (s *Set) Validate(task string) error {
+	env := s.config.Env(task)
+	var errs []error
+	for _, service := range s.config.Spec().Services {
+		if service.Task == task {
+			errs = append(errs, validateName(service.Interpolate(env).Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Register registers the services of a workload that has started, with the network that the driver
+// has made for a task, and arms its check_restart. On an error no new service is registered.
+func (s *Set) Register(task string, network *driver.NetworkOverride) error {
+	s.mu.Lock()
+	s.registeredWorkloads[task] = &workloadRegistration{network}
+	s.mu.Unlock()
+	err := s.syncRegistrations(task)
+	// The environment and the network of a task are complete only after its start, so the
+	// checks are resolved again.
+	s.UpdateChecks()
+	s.checker.armRestarts(task)
+	if task != GroupWorkload && s.isRegistered(GroupWorkload) {
+		s.checker.armRestarts(GroupWorkload) // the start of a task gives the checks of the group a new grace period
+	}
+	return err
+}
+
+// Update applies a new version of the allocation or of the environment to a workload, if it is
+// registered: it registers new services before it removes old services.
+func (s *Set) Update(task string) error {
+	return s.syncRegistrations(task)
+}
+
+// Deregister removes the registrations of a workload, including registrations of an
+// earlier agent. It makes at least one attempt, and retries until ctx ends. It may be
+// called again, and without Register.
+func (s *Set) Deregister(ctx context.Context, task string) error {
+	s.mu.Lock()
+	delete(s.registeredWorkloads, task)
+	s.mu.Unlock()
+	s.checker.disarmRestarts(task)
+	return s.retryRemoval(ctx, func() error { return s.syncRegistrations(task) })
+}
+
+// DeregisterAll removes all registrations of the allocation, including those of earlier agents.
+func (s *Set) DeregisterAll(ctx context.Context) error {
+	s.mu.Lock()
+	clear(s.registeredWorkloads)
+	s.mu.Unlock()
+	return s.retryRemoval(ctx, func() error {
+		s.writeMu.Lock()
+		defer s.writeMu.Unlock()
+		left := s.registry.ServicesByAllocation(s.config.AllocID)
+		if len(left) == 0 {
+			return nil
+		}
+		if err := s.registry.ChangeServices(nil, left); err != nil {
+			return fmt.Errorf("deregister services: %w", err)
+		}
+		clear(s.storedRegistrations)
+		return nil
+	})
+}
+
+func (s *Set) retryRemoval(ctx context.Context, f func() error) error {
+	for pause := minRemovalRetryDelay; ; pause = min(2*pause, maxRemovalRetryDelay) {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (s *Set) isRegistered(task string) bool { return s.registeredWorkload(task) != nil }
+
+func (s *Set) registeredWorkload(task string) *workloadRegistration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registeredWorkloads[task]
+}
+
+// syncRegistrations makes the registrations of a workload match its services.
+func (s *Set) syncRegistrations(task string) error {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	spec := s.config.Spec()
+	var wantedRegistrations []*api.ServiceRegistration
+	if w := s.registeredWorkload(task); w != nil {
+		var err error
+		if wantedRegistrations, err = s.buildRegistrations(spec, task, w.network); err != nil {
+			return fmt.Errorf("register services: %w", err)
+		}
+	}
+	have := s.currentRegistrations(spec, task)
+	ids := make(map[string]*api.ServiceRegistration, len(wantedRegistrations))
+	var put, toRemove []*api.ServiceRegistration
+	for _, r := range wantedRegistrations {
+		ids[r.ID] = r
+		if old := have[r.ID]; old == nil || !sameRegistration(old, r) {
+			put = append(put, r)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(have)) {
+		if ids[id] == nil {
+			toRemove = append(toRemove, have[id])
+		}
+	}
+	if len(put) == 0 && len(toRemove) == 0 {
+		return nil
+	}
+	if err := s.registry.ChangeServices(put, toRemove); err != nil {
+		verb := "register"
+		if len(put) == 0 {
+			verb = "deregister"
+		}
+		return fmt.Errorf("%s services: %w", verb, err)
+	}
+	s.storedRegistrations[task] = ids
+	return nil
+}
+
+// currentRegistrations returns the registrations of a workload. Its first call reads the registry, where an
+// earlier agent may have left registrations.
+func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
+	if have, ok := s.storedRegistrations[task]; ok {
+		return have
+	}
+	have := make(map[string]*api.ServiceRegistration)
+	for _, r := range s.registry.ServicesByAllocation(spec.AllocID) {
+		if workloadOf(spec, r.ID) == task {
+			have[r.ID] = r
+		}
+	}
+	s.storedRegistrations[task] = have
+	return have
+}
+
+// buildRegistrations returns the registrations of a workload.
+func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
+	env := s.config.Env(task)
+	var list []*api.ServiceRegistration
+	var errs []error
+	for _, raw := range spec.Services {
+		if raw.Task != task {
+			continue
+		}
+		r, err := newRegistration(spec, raw.Interpolate(env), network)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("service %q: %w", raw.Name, err))
+			continue
+		}
+		list = append(list, r)
+	}
+	return list, errors.Join(errs...)
+}
+
+func newRegistration(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
+	if err := validateName(service.Name); err != nil {
+		return nil, err
+	}
+	where := addressResolver{spec: spec, task: service.Task, network: network, serviceAddress: service.Address}
+	ip, port, err := where.resolve(service.AddressMode, service.Port)
+	if err != nil {
+		return nil, err
+	}
+	tags := service.Tags
+	if spec.Canary && len(service.CanaryTags) > 0 {
+		tags = service.CanaryTags
+	}
+	return &api.ServiceRegistration{
+		ID:          registrationPrefix(spec, service.Task) + service.Name + "-" + service.Port,
+		ServiceName: service.Name,
+		Namespace:   spec.Namespace,
+		NodeID:      spec.NodeID,
+		Datacenter:  spec.Datacenter,
+		JobID:       spec.JobID,
+		AllocID:     spec.AllocID,
+		Tags:        slices.Clone(tags),
+		Address:     ip,
+		Port:        port,
+	}, nil
+}
+
+// registrationPrefix is the prefix of the ids of all registrations of a workload.
+func registrationPrefix(spec *Spec, task string) string {
+	owner := task
+	if task == GroupWorkload {
+		owner = "group-" + spec.Group
+	}
+	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
+}
+
+// workloadOf returns the workload of a registration, which is the workload with the longest matching
+// prefix; GroupWorkload if no workload matches.
+func workloadOf(spec *Spec, id string) string {
+	owner, length := GroupWorkload, 0
+	for _, service := range spec.Services {
+		prefix := registrationPrefix(spec, service.Task)
+		if strings.HasPrefix(id, prefix) && len(prefix) > length {
+			owner, length = service.Task, len(prefix)
+		}
+	}
+	return owner
+}
+
+// sameRegistration compares all fields but the indexes that the registry sets.
+func sameRegistration(a, b *api.ServiceRegistration) bool {
+	x, y := *a, *b
+	x.CreateIndex, x.ModifyIndex, x.Tags = 0, 0, nil
+	y.CreateIndex, y.ModifyIndex, y.Tags = 0, 0, nil
+	return reflect.DeepEqual(x, y) && slices.Equal(a.Tags, b.Tags)
+}
+
+// StartChecks starts the checks of all services. The results of an earlier agent are valid until
+// the first new results.
+func (s *Set) StartChecks() {
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.checksStarted = true
+	s.refreshChecksLocked()
+}
+
+// UpdateChecks applies a new version of the allocation. A check that has not changed continues
+// undisturbed.
+func (s *Set) UpdateChecks() {
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.refreshChecksLocked()
+}
+
+// StopChecks stops all checks and blocks until their goroutines have returned. purge also deletes
+// their results. It may be called again.
+func (s *Set) StopChecks(purge bool) {
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.checksStarted = false
+	s.checker.stop(purge)
+}
+
+// refreshChecksLocked replaces the checks by the checks of the current version.
+func (s *Set) refreshChecksLocked() {
+	if !s.checksStarted {
+		return
+	}
+	spec := s.config.Spec()
+	var targets []checkTarget
+	envs := make(map[string]*taskenv.Env)
+	for _, raw := range spec.Services {
+		if len(raw.Checks) == 0 {
+			continue
+		}
+		env := envs[raw.Task]
+		if env == nil {
+			env = s.config.Env(raw.Task)
+			envs[raw.Task] = env
+		}
+		service := raw.Interpolate(env)
+		where := addressResolver{spec: spec, task: service.Task, serviceAddress: service.Address}
+		if w := s.registeredWorkload(service.Task); w != nil {
+			where.network = w.network
+		}
+		for _, check := range service.Checks {
+			targets = append(targets, newCheckTarget(where, &service, check))
+		}
+	}
+	s.checker.setTargets(targets, s.isRegistered)
+}
+
+// Checks returns the results of all checks, in a fixed order, and a channel that closes when a
+// result changes. ready is false while no check is known: before StartChecks and after StopChecks.
+func (s *Set) Checks() (results []CheckResult, ready bool, changed <-chan struct{}) {
+	return s.checker.snapshot()
+}

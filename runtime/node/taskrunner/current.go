@@ -1,0 +1,103 @@
+package taskrunner
+
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// currentProcess holds the process of a running task, and restarts it on request. Its
+// methods may be called concurrently.
+type currentProcess struct {
+	records     *taskRecords
+	killRequest *killRequest
+	stopper     *stopper
+	env         *taskenv.Builder // the environment includes the ports of the process
+	done        <-chan struct{}  // closed by Run
+
+	process *process // nil unless the task runs; guarded by mu of records
+}
+
+// get returns the process, nil unless the task runs.
+func (c *currentProcess) get() *process {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	return c.process
+}
+
+// setStarted sets a process that was started. Restart requests for the previous process
+// are dropped.
+func (c *currentProcess) setStarted(p *process) {
+	c.setPorts(p)
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, c.records.restartReq, c.killRequest.leakErr = p, nil, nil
+	c.records.killed = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
+}
+
+// setRecovered sets a process that an earlier agent has started, with the restart that
+// was requested under that agent.
+func (c *currentProcess) setRecovered(p *process) {
+	c.setPorts(p)
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, p.pendingRestart = p, c.records.restartReq
+}
+
+func (c *currentProcess) setPorts(p *process) {
+	if p.network != nil {
+		c.env.SetDriverPorts(p.network.PortMap)
+	}
+}
+
+// clear drops the process that has exited.
+func (c *currentProcess) clear() {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, c.records.restartReq = nil, nil
+}
+
+// restart implements [Runner.Restart].
+func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+	var p *process
+	first := false
+	c.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		if !c.isRestartableLocked() {
+			return false
+		}
+		p, first = c.process, c.records.restartReq == nil
+		if first {
+			c.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
+			c.records.appendEvent(s, event)
+		}
+		return first
+	})
+	if p == nil {
+		return ErrNotRunning
+	}
+	if first {
+		if err := c.stopper.restart(ctx, p); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// isRestartable implements [Runner.Restartable].
+func (c *currentProcess) isRestartable() bool {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	return c.isRestartableLocked()
+}
+
+func (c *currentProcess) isRestartableLocked() bool {
+	return c.process != nil && !isClosed(c.process.exited) && !c.killRequest.isRequested() && !isClosed(c.done)
+}

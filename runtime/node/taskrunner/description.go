@@ -1,0 +1,88 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+// driverDescription holds the schema and the capabilities of the task's driver. Only
+// driverCapabilities may be called concurrently with other methods.
+type driverDescription struct {
+	records  *taskRecords
+	dispense dispenseFunc
+	task     func() Task
+	dir      hook.TaskDir
+	env      *taskenv.Builder // the environment includes the directories that the driver's filesystem isolation implies
+
+	schema *hclspec.Spec // nil until fetched
+
+	mu           sync.Mutex
+	capabilities *driver.Capabilities // nil until known
+}
+
+// fetch gets the description from the driver, once.
+func (d *driverDescription) fetch(ctx context.Context) error {
+	if d.schema != nil {
+		return nil
+	}
+	schema, capabilities, err := d.queryDriver(ctx)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		schema, capabilities, err = d.queryDriver(ctx) // the plugin exited during the call; the next plugin process returns the same description
+	}
+	if err != nil {
+		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
+	}
+	d.schema = schema
+	d.records.localState.Capabilities = capabilities // the capabilities are stored with the next record
+	d.set(capabilities)
+	return nil
+}
+
+// queryDriver returns the driver's task config schema and capabilities.
+func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
+	impl, err := d.dispense(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	schema, err := impl.TaskConfigSchema(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("task config schema: %w", err)
+	}
+	capabilities, err := impl.Capabilities(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("capabilities: %w", err)
+	}
+	return schema, capabilities, nil
+}
+
+// restore sets the capabilities that an earlier agent has stored; stored may be nil.
+func (d *driverDescription) restore(stored *driver.Capabilities) {
+	d.env.SetDirs(d.dir, driver.FSIsolationNone) // these directories are replaced when the driver's capabilities are known
+	if stored != nil {
+		d.set(stored)
+	}
+}
+
+func (d *driverDescription) set(c *driver.Capabilities) {
+	d.mu.Lock()
+	d.capabilities = c
+	d.mu.Unlock()
+	d.env.SetDirs(d.dir, c.FSIsolation)
+}
+
+// driverCapabilities returns the driver's capabilities, the zero value if they are not known.
+func (d *driverDescription) driverCapabilities() driver.Capabilities {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.capabilities == nil {
+		return driver.Capabilities{}
+	}
+	return *d.capabilities
+}

@@ -1,0 +1,207 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// EndTaskRequest identifies the task for EndTaskFunc.
+type EndTaskRequest struct {
+	Driver  string
+	AllocID string
+	Task    string
+	Handle  *driver.Handle // nil if the task has none
+	Builtin bool           // whether the driver is builtin
+}
+
+// EndTaskResult is the result of EndTaskFunc.
+type EndTaskResult struct {
+	Found bool               // processes of the task were found
+	Exit  *driver.ExitResult // nil if the exit status is unknown
+}
+
+// EndTaskFunc ends the processes of a task without its driver: those in the task's
+// cgroup and those that carry its names in their environment. It returns when they
+// have exited.
+type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
+
+// AwaitExitFunc blocks until the main process of a task of a builtin driver has exited, and returns its exit
+// status without the driver. It returns an error if the exit status is unknown, or when ctx is done.
+type AwaitExitFunc func(ctx context.Context, driver string, handle *driver.Handle) (*driver.ExitResult, error)
+
+// destroyTimeout limits one StepDestroyTask. A driver whose process was replaced destroys all of its tasks at
+// the same time, and reads the processes of the machine for it.
+const destroyTimeout = time.Minute
+
+// endTaskTimeout limits one call of EndTaskFunc.
+const endTaskTimeout = 10 * time.Second
+
+// destroyer destroys starts of the task in their driver. It belongs to the goroutine of
+// Run and, before Run, to the callers that prepare it.
+type destroyer struct {
+	records        *taskRecords
+	processTracker *processTracker
+	dispense       dispenseFunc
+	calls          callRecorder
+	stopper        *stopper
+	logger         hclog.Logger
+
+	eventEmitted bool // the event for the pending destroy was emitted
+}
+
+// pendingDestroy returns the start that the driver must destroy, nil if there is none.
+func (d *destroyer) pendingDestroy() *state.PendingDestroy { return d.records.localState.Destroy }
+
+// set records a start that the driver must destroy. It is stored with the
+// next record of the task; until then the stored record contains the id of the start.
+func (d *destroyer) set(start state.PendingDestroy) {
+	d.records.localState.Destroy = &start
+	d.eventEmitted = false
+}
+
+// try tries once to destroy the pending start, if there is one, and then the start in
+// its Next field.
+func (d *destroyer) try(ctx context.Context) error {
+	start := d.pendingDestroy()
+	if start == nil {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, destroyTimeout)
+	defer cancel()
+	var err error
+	if start.Handle != nil {
+		err = newProcess(start.Handle, nil, d.dispense, d.calls).destroyIfFound(call)
+	} else {
+		err = destroyByID(call, d.dispense, d.calls, start.ID)
+	}
+	switch {
+	case err == nil:
+		d.processTracker.noteDestroyed()
+	case errors.Is(err, driver.ErrTaskNotFound):
+		d.endLostProcesses(ctx, start)
+		if start.Uncertain {
+			d.reportUncertainDestroy("what is known of it is not enough for the driver to find it")
+		}
+		err = nil
+	}
+	if err != nil && ctx.Err() == nil {
+		err = d.destroyWithoutDriver(ctx, start, err)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			d.reportPendingDestroy(start, err)
+		}
+		return fmt.Errorf("destroy task: %w", err)
+	}
+	d.records.localState.Destroy = start.Next // the change is stored with the next record of the task
+	return d.try(ctx)
+}
+
+// destroyWithoutDriver destroys a start for which the driver has returned err. It handles two
+// cases, and returns err in all others: a builtin driver, whose tasks are only
+// processes, and a purged job whose driver no plugin serves.
+func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
+	var unavailableErr *driver.UnavailableError
+	builtin, may := d.stopper.mayEndWithoutDriver(err)
+	if !may || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
+		return err
+	}
+	if _, endErr := d.stopper.callEndTask(ctx, start.Handle, builtin); endErr != nil {
+		return errors.Join(err, endErr)
+	}
+	if builtin {
+		d.processTracker.noteDestroyed()
+	} else {
+		d.reportUncertainDestroy(fmt.Sprintf("its driver was not there to destroy it: %v", err))
+	}
+	return nil
+}
+
+// endLostProcesses ends the processes of a start that its driver does not have any longer: the driver has lost the
+// task, or has failed to recover it. Processes that neither the cgroup nor the environment identifies continue.
+func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDestroy) {
+	if d.stopper.endTask == nil {
+		return
+	}
+	result, err := d.stopper.callEndTask(ctx, start.Handle, false)
+	if err != nil && ctx.Err() == nil {
+		d.logger.Warn("task may have leaked: its driver does not have it", "task_id", start.ID, "error", err)
+	}
+	if result.Found {
+		d.records.emit(model.EventDriverMessage("the driver does not have the task any longer, the agent has ended its processes", nil, time.Time{}))
+	}
+}
+
+// reportUncertainDestroy emits the event for processes that may still run.
+func (d *destroyer) reportUncertainDestroy(why string) {
+	text := "an earlier start of the task may still run: " + why
+	d.logger.Error(text)
+	d.records.emit(model.EventDriverMessage(text, nil, time.Time{}))
+}
+
+// reportPendingDestroy emits the event for a pending destroy, once.
+func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error) {
+	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
+	if !d.eventEmitted {
+		d.eventEmitted = true
+		d.records.emit(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
+	}
+}
+
+// retryUntilDestroyed retries the pending destroy until it succeeds or ctx is done. It
+// retries without delay when an unavailable driver becomes available or the job is
+// purged.
+func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
+	retry := backoff{initialDelay: time.Second, maxDelay: 5 * time.Minute}
+	for d.pendingDestroy() != nil && ctx.Err() == nil {
+		err := d.try(ctx)
+		if err == nil {
+			d.records.putLocalState(state.DurabilityAsync)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		var driverChanged <-chan struct{}
+		var unavailableErr *driver.UnavailableError
+		if errors.As(err, &unavailableErr) && unavailableErr.Changed != nil {
+			driverChanged = unavailableErr.Changed
+		}
+		purged := d.stopper.killRequest.purged
+		if isClosed(purged) {
+			purged = nil // an earlier purge must not end the wait
+		}
+		timer := time.NewTimer(retry.nextDelay())
+		select {
+		case <-timer.C:
+		case <-driverChanged:
+		case <-purged:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// retryWhileWaiting calls the function wait, and retries the pending destroy
+// concurrently. The function must not use the local state of the task.
+func (d *destroyer) retryWhileWaiting(ctx context.Context, wait func()) {
+	if d.pendingDestroy() == nil {
+		wait()
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var destroyWG sync.WaitGroup
+	destroyWG.Go(func() { d.retryUntilDestroyed(ctx) })
+	wait()
+	cancel()
+	destroyWG.Wait()
+}

@@ -1,0 +1,264 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// taskHooks calls the hooks of the task and keeps their responses. Except where a comment
+// says otherwise, its methods belong to the goroutine of Run and, before Run, to the
+// callers that prepare it.
+type taskHooks struct {
+	alloc       *Alloc
+	dir         hook.TaskDir
+	env         *taskenv.Builder
+	task        func() Task
+	description *driverDescription
+	records     *taskRecords
+	limits      runnerhooks.CallLimits
+	timeline    timeline.Recorder
+	logger      hclog.Logger
+
+	chain            *runnerhooks.Chain // nil before set
+	allocAttachments map[string]string  // hook attachments of the allocation
+}
+
+// set implements [Runner.SetHooks].
+func (t *taskHooks) set(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
+	t.chain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emit, Timeline: t.timeline, Logger: t.logger}, list)
+	t.allocAttachments = allocAttachments
+	t.restoreEnv()
+}
+
+// restoreEnv sets the variables of the hooks' stored responses. A hook without a
+// response gets an empty set, so that it keeps its place in the order.
+func (t *taskHooks) restoreEnv() {
+	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.chain) {
+		t.setEnv(h, t.records.localState.Hooks[h.Name()].Env)
+	}
+}
+
+// prestart calls the Prestart hooks that are not done, in order, and stores their
+// responses. An error is reported as an event unless killCtx is done. It ends the
+// chain, except for a running task: such a task is not stopped because a hook failed a
+// second time.
+func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
+	return t.prestartExcept(killCtx, running, func(runnerhooks.Hook) bool { return false })
+}
+
+// prestartBuiltin does for the hooks of the agent what prestart does for all hooks of a running task.
+func (t *taskHooks) prestartBuiltin(killCtx context.Context) {
+	// The errors of a running task are reported as events only.
+	_ = t.prestartExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
+}
+
+func (t *taskHooks) prestartExcept(killCtx context.Context, running bool, excluded func(runnerhooks.Hook) bool) error {
+	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
+	chain := t.chain.WithoutHooks(func(h runnerhooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
+	return runnerhooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+		return t.prestartHook(ctx, h, at, running)
+	}, func(error) bool { return running })
+}
+
+func (t *taskHooks) prestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
+	before := t.records.localState.Hooks[h.Name()]
+	task := t.task()
+	point := failpoint.EnterStep(failpoint.StepPrestart)
+	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
+		Alloc:         t.alloc.Alloc,
+		Task:          task.HookTask(),
+		Dir:           t.dir,
+		Env:           t.env.Build().Vars(),
+		Resources:     task.Resources,
+		PreviousState: maps.Clone(before.Data),
+		Running:       running,
+	})
+	point.Leave()
+	err = t.records.redactError(err)
+
+	after := state.HookState{
+		Attachment: before.Attachment,
+		Done:       response.Done, Data: response.State,
+		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
+	}
+	if err != nil {
+		// Keep the state that the hook has returned so far. Its mounts, devices and
+		// environment are not valid.
+		after = before
+		if response.State != nil {
+			after.Data = response.State
+		}
+	}
+	if !reflect.DeepEqual(before, after) {
+		t.records.localState.SetHook(h.Name(), after)
+		if !running {
+			t.records.localState.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
+		}
+		t.records.putLocalState(state.DurabilityAsync) // the response is stored with the id of the start at the latest
+		t.setEnv(h, after.Env)
+	}
+	return response, err
+}
+
+// recordAttachments records the hooks that are attached to the task, so that the next
+// agent calls them at the end of the task even if its configuration no longer attaches
+// them. The record is stored with the start of the task at the latest.
+func (t *taskHooks) recordAttachments() {
+	t.records.localState.AllocHooks = t.allocAttachments
+	for name, attachment := range t.chain.Attachments() {
+		if state := t.records.localState.Hooks[name]; state.Attachment != attachment {
+			state.Attachment = attachment
+			t.records.localState.SetHook(name, state)
+		}
+	}
+}
+
+func (t *taskHooks) setEnv(h runnerhooks.Hook, env map[string]string) {
+	if h.VerbatimEnv() {
+		t.env.SetTemplateEnv(env)
+		return
+	}
+	t.env.SetHookEnv(h.Name(), env)
+}
+
+// poststart calls the Poststart hooks. repeated means that an earlier agent may have
+// called them for the same process.
+func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool) {
+	runnerhooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+		point := failpoint.EnterStep(failpoint.StepPoststart)
+		defer point.Leave()
+		return h.Poststart(ctx, t.poststartRequest(p, repeated))
+	})
+}
+
+func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
+	return hook.TaskPoststartRequest{
+		Alloc:    t.alloc.Alloc,
+		Task:     t.task().HookTask(),
+		Dir:      t.dir,
+		Env:      t.env.Build().Vars(),
+		Network:  p.network,
+		Repeated: repeated,
+	}
+}
+
+// repeatPoststart calls Poststart again when the plugin process of a hook was replaced,
+// until ctx is done or the process of the task has exited. Each hook has a goroutine in
+// wg.
+func (t *taskHooks) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	runnerhooks.CallAfterPluginRestarts(ctx, wg, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+		return h.Poststart(ctx, t.poststartRequest(p, true))
+	})
+}
+
+// preKilling calls the PreKilling hooks. It may be called from any goroutine.
+func (t *taskHooks) preKilling(ctx context.Context) {
+	runnerhooks.CallEach(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
+	})
+}
+
+// exited calls the Exited hooks. A kill does not cut them short, because they clean up
+// after the process. A shutdown does; exited then returns false, and the next agent calls
+// them again.
+func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
+	defer cancel()
+	defer context.AfterFunc(forceKillCtx, func() {
+		if context.Cause(forceKillCtx) != errForceKilled {
+			cancel()
+		}
+	})()
+	request := hook.TaskExitedRequest{
+		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
+	}
+	runnerhooks.CallEach(ctx, t.chain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+		return h.Exited(ctx, request)
+	})
+	return ctx.Err() == nil
+}
+
+func (t *taskHooks) stop(ctx context.Context) {
+	runnerhooks.CallEach(ctx, t.chain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+		return at.Stop(ctx, hook.TaskStopRequest{
+			Alloc:         t.alloc.Alloc,
+			Task:          t.task().HookTask(),
+			Dir:           t.dir,
+			PreviousState: maps.Clone(t.records.localState.Hooks[h.Name()].Data),
+		})
+	})
+}
+
+// shutdown calls the Shutdown hooks when the agent shuts down and the task stays.
+func (t *taskHooks) shutdown(ctx context.Context) {
+	runnerhooks.CallEach(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
+	})
+}
+
+// update calls the Update hooks. It may be called from any goroutine.
+func (t *taskHooks) update(killCtx context.Context) {
+	runnerhooks.CallEach(killCtx, t.chain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Env: t.env.Build().Vars()})
+	})
+}
+
+// deviceEnv returns the variables that the reservation of devices has set.
+func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
+	reserved := t.records.localState.Hooks[runnerhooks.DevicesName].Env
+	if len(reserved) == 0 {
+		return nil
+	}
+	vars := make(map[string]string, len(reserved))
+	for name, value := range reserved {
+		vars[name] = env.Replace(value)
+	}
+	return vars
+}
+
+// mounts merges the mounts and devices of the hooks, in the order of the hooks. If
+// several hooks use the same path in the task, the last hook wins. It returns an error for
+// mounts if the driver does not support them.
+func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, err error) {
+	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
+	for _, h := range t.chain.Hooks() {
+		record := t.records.localState.Hooks[h.Name()]
+		switch {
+		case supported || len(record.Mounts) == 0:
+		case h.Name() == runnerhooks.TaskDirName:
+			record.Mounts = nil // the task of such a driver has the directories that the agent has made
+		case h.Name() == runnerhooks.DevicesName:
+			record.Mounts = nil // they are files of the host, which the tasks of such a driver see
+		case h.Name() == runnerhooks.VolumesName:
+			task := t.task()
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", task.Driver, task.Name)
+		default:
+			task := t.task()
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", task.Driver, task.Name, h.Name(), record.Mounts[0].TaskPath)
+		}
+		for _, m := range record.Mounts {
+			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
+			mounts = append(mounts, m)
+		}
+		for _, d := range record.Devices {
+			devices = slices.DeleteFunc(devices, func(o driver.Device) bool { return o.TaskPath == d.TaskPath })
+			devices = append(devices, d)
+		}
+	}
+	return mounts, devices, nil
+}

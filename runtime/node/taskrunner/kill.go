@@ -1,0 +1,161 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// killRequest is the request to end the task for good, with the contexts that it
+// cancels. It may be made before, during and after Run. The channels are closed, and the
+// other fields are used, with mu held.
+type killRequest struct {
+	records *taskRecords
+	mu      *sync.Mutex // mu of records
+
+	killed       chan struct{} // closed by the first Kill
+	forceKilled  chan struct{} // closed by the first ForceKill
+	purged       chan struct{} // closed by the first Purge
+	delaySkipped chan struct{} // closed by the first SkipShutdownDelay
+
+	omitEvents      bool                    // no event is emitted for the kill, neither when it starts nor when it ends
+	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
+	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
+	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
+}
+
+func newKillRequest(records *taskRecords) *killRequest {
+	return &killRequest{
+		records:      records,
+		mu:           &records.mu,
+		killed:       make(chan struct{}),
+		forceKilled:  make(chan struct{}),
+		purged:       make(chan struct{}),
+		delaySkipped: make(chan struct{}),
+	}
+}
+
+func (k *killRequest) isRequested() bool { return isClosed(k.killed) }
+func (k *killRequest) isForced() bool    { return isClosed(k.forceKilled) }
+
+// requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
+func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
+	k.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		first := !k.isRequested()
+		if first {
+			// An existing event comes from an earlier agent, which died before it killed the
+			// task.
+			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
+				k.records.appendEvent(s, event)
+			}
+			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
+			k.omitEvents = event == nil
+		}
+		k.requestLocked(force)
+		return first
+	})
+}
+
+// restoreKill requests the kill that an earlier agent did not finish and whose event is
+// stored. It must be called before any other method.
+func (k *killRequest) restoreKill() {
+	k.omitEvents = true
+	close(k.killed)
+}
+
+// requestLocked records a request; force means that it is a ForceKill. It cancels
+// forceKillCtx first, so that no goroutine starts a graceful stop after ForceKill. The
+// caller holds mu.
+func (k *killRequest) requestLocked(force bool) {
+	if force {
+		closeOnce(k.forceKilled)
+	}
+	closeOnce(k.killed)
+	if k.cancelForceKill != nil && k.isForced() {
+		k.cancelForceKill(errForceKilled)
+	}
+	if k.cancelKill != nil {
+		k.cancelKill(ErrKilled)
+	}
+}
+
+// newKillContexts returns killCtx and forceKillCtx. Both are canceled with ctx; killCtx also
+// by the first Kill, and forceKillCtx also by ForceKill. The cause of the cancellation
+// distinguishes a shutdown from a kill.
+func (k *killRequest) newKillContexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	forceKillCtx, k.cancelForceKill = context.WithCancelCause(ctx)
+	killCtx, k.cancelKill = context.WithCancelCause(forceKillCtx)
+	if k.isForced() {
+		k.cancelForceKill(errForceKilled)
+	}
+	if k.isRequested() {
+		k.cancelKill(ErrKilled)
+	}
+	return forceKillCtx, killCtx
+}
+
+// releaseKillContexts releases the contexts.
+func (k *killRequest) releaseKillContexts() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cancelKill(nil)
+	k.cancelForceKill(nil)
+	k.cancelKill, k.cancelForceKill = nil, nil
+}
+
+// closeChannel closes one of the channels unless it is closed.
+func (k *killRequest) closeChannel(c chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	closeOnce(c)
+}
+
+func (k *killRequest) setLeakErr(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leakErr = err
+}
+
+// killedEvent returns the event for the end of a kill, or nil if the kill had no event.
+func (k *killRequest) killedEvent() *api.TaskEvent {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.omitEvents:
+		return nil
+	case k.leakErr != nil:
+		return model.EventKilled(k.leakErr.Error())
+	}
+	return model.EventKilled("")
+}
+
+// isShutdown reports whether the agent shuts down, before or after a kill.
+func isShutdown(killCtx, forceKillCtx context.Context) bool {
+	if forceKillCtx.Err() != nil {
+		return context.Cause(forceKillCtx) != errForceKilled
+	}
+	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
+}
+
+// closeOnce closes c unless it is closed. All callers must hold the same lock.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,358 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// dispenseFunc returns the driver of the task. It blocks while the driver's plugin is
+// starting. All calls return the same value for one plugin process, and another value
+// for the next process.
+type dispenseFunc func(context.Context) (driver.Driver, error)
+
+// process is one start of the task in its driver. It may be used from any goroutine,
+// also after the process has exited: a late call fails in the driver, and never affects
+// the next start, which has another id.
+type process struct {
+	handle         *driver.Handle
+	network        *driver.NetworkOverride // nil unless the driver returned an address
+	dispense       dispenseFunc
+	calls          callRecorder
+	driverRecovery *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
+	outageStarted  chan struct{}   // the channel has a value after the start of an outage of the driver
+	onOutage       func(error)     // called once per outage of the driver; may be nil
+	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
+	awaitExit      AwaitExitFunc   // used during outages of a builtin driver; may be nil
+	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
+	unrecoverable  bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
+
+	span *timeline.ActiveSpan // the run of the process; nil before it is watched
+
+	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
+
+	once   sync.Once
+	exited chan struct{} // closed by finish, after it has set result
+	result processResult
+}
+
+// processResult is how a process ended.
+type processResult struct {
+	driver.ExitResult
+	// exitUnknown means that the exit status is unknown: the driver answered that it does not
+	// have the task, or the agent ended the process without the driver.
+	exitUnknown bool
+	// destroyed means that nothing is left for the driver to destroy.
+	destroyed bool
+}
+
+func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc, calls callRecorder) *process {
+	return &process{handle: handle, network: network, dispense: d, calls: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
+}
+
+func (p *process) id() string { return p.handle.Config.ID }
+
+// recordResult records how the process ended. Only the first call has an effect.
+func (p *process) recordResult(result processResult) {
+	p.once.Do(func() {
+		p.result = result
+		p.driverRecovery.remove(p)
+		close(p.exited)
+	})
+}
+
+// callDriver runs f on the driver. When the plugin has died, before or during f, the next
+// plugin process recovers the task and f runs once more.
+func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) error {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(p.calls.of(d))
+	down := errors.Is(err, driver.ErrPluginDown)
+	unknown := errors.Is(err, driver.ErrTaskNotFound) && !isClosed(p.exited)
+	if !down && !unknown {
+		return err
+	}
+	d, recoverErr := p.recover(ctx)
+	switch {
+	case recoverErr == nil:
+		return f(p.calls.of(d))
+	case unknown && !isTaskStateUnknown(recoverErr):
+		return err
+	}
+	return recoverErr
+}
+
+// recover calls RecoverTask on a driver that may not have the task.
+func (p *process) recover(ctx context.Context) (driver.Driver, error) {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.recoverIn(ctx, d); err != nil {
+		err = fmt.Errorf("recover task: %w", err)
+		if driver.IsRecoverable(err) || ctx.Err() != nil {
+			err = &inconclusiveRecoveryError{err}
+		}
+		return nil, err
+	}
+	return d, nil
+}
+
+// recoverIn makes a plugin process have the task. For a task that cannot be recovered, it only asks for it.
+func (p *process) recoverIn(ctx context.Context, d driver.Driver) error {
+	if !p.unrecoverable {
+		return p.calls.of(d).RecoverTask(ctx, p.handle)
+	}
+	_, err := d.InspectTask(ctx, p.id())
+	return err
+}
+
+// inconclusiveRecoveryError is an error of RecoverTask that leaves open whether the driver has the
+// task.
+type inconclusiveRecoveryError struct{ error }
+
+func (e *inconclusiveRecoveryError) Unwrap() error { return e.error }
+
+// isTaskStateUnknown reports whether err means that no plugin process has answered, or that it
+// could not find out about the task. The task may still run.
+func isTaskStateUnknown(err error) bool {
+	var unavailableErr *driver.UnavailableError
+	var undecidedErr *inconclusiveRecoveryError
+	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
+}
+
+// watchState is what watch knows about the task and its plugin process.
+type watchState int
+
+const (
+	stateStarted       watchState = iota // the plugin process is assumed to have started the task
+	stateRecovered                       // the plugin process has confirmed RecoverTask
+	stateWithoutPlugin                   // no plugin process is known to have the task
+	stateExited                          // WaitTask has returned the exit status, or an error in its place
+	stateLost                            // the driver does not have the task: exit status unknown
+)
+
+// driverAnswer is the outcome of one call of watch: RecoverTask in stateWithoutPlugin, WaitTask in
+// stateStarted and stateRecovered.
+type driverAnswer int
+
+const (
+	answerDone        driverAnswer = iota // the call succeeded
+	answerUnavailable                     // no answer about the task, see isTaskStateUnknown
+	answerNotFound                        // the driver does not know the task
+	answerError                           // any other error of the driver
+)
+
+// watchTransitions maps state and answer to the next state. Only an answer of a driver ends
+// the watch, or in stateWithoutPlugin an exit that AwaitExitFunc returns: the death of plugin
+// processes never does.
+var watchTransitions = [...][4]watchState{
+	// columns: the driver answers done, none, not found, error
+	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
+	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
+	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
+}
+
+func classifyDriverError(err error) driverAnswer {
+	switch {
+	case err == nil:
+		return answerDone
+	case isTaskStateUnknown(err):
+		return answerUnavailable
+	case errors.Is(err, driver.ErrTaskNotFound):
+		return answerNotFound
+	}
+	return answerError
+}
+
+// watch blocks until the process has exited or ctx is done. It continues through any
+// number of plugin deaths and while the driver is unavailable. exited is closed only
+// when the process has exited.
+func (p *process) watch(ctx context.Context) {
+	defer p.driverRecovery.remove(p)
+	state := stateStarted
+	if p.withoutPlugin {
+		state = stateWithoutPlugin
+	}
+	var currentOutage driverOutage
+	var d driver.Driver // driver that returned the last answer
+	for {
+		var result driver.ExitResult
+		var err error
+		d, result, err = p.callForWatchState(ctx, state, d)
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		switch state = watchTransitions[state][classifyDriverError(err)]; state {
+		case stateRecovered:
+			p.driverRecovery.set(p, d)
+			if currentOutage.reported && p.onOutageEnd != nil {
+				p.onOutageEnd()
+			}
+			currentOutage.end()
+		case stateWithoutPlugin:
+			p.driverRecovery.set(p, nil)
+			exit, ok := p.waitForDriver(ctx, &currentOutage, err)
+			if exit != nil {
+				p.recordResult(processResult{ExitResult: *exit})
+			}
+			if exit != nil || !ok {
+				return
+			}
+		case stateExited:
+			if err != nil {
+				result = driver.ExitResult{Err: err}
+			}
+			p.recordResult(processResult{ExitResult: result})
+			return
+		case stateLost:
+			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true})
+			return
+		}
+	}
+}
+
+// waitForDriver blocks until the call of the driver that failed with err may be repeated, and returns false when
+// ctx is done. If the process exits in the meantime and its status is known without the driver, it returns the
+// status at once: the delay before the next launch of a plugin can be two minutes.
+func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, ok bool) {
+	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
+	if p.awaitExit == nil || unavailableErr == nil || !unavailableErr.Builtin {
+		return nil, outage.wait(ctx, err, p.reportOutage)
+	}
+	untilExit, cancel := context.WithCancel(ctx)
+	var exitWG sync.WaitGroup
+	exitWG.Go(func() {
+		if result, err := p.awaitExit(untilExit, p.calls.driver, p.handle); err == nil {
+			exit = result
+			cancel()
+		}
+	})
+	ok = outage.wait(untilExit, err, p.reportOutage)
+	cancel()
+	exitWG.Wait()
+	return exit, ok
+}
+
+// reportOutage records the start of an outage of the driver.
+func (p *process) reportOutage(err error) {
+	select {
+	case p.outageStarted <- struct{}{}:
+	default:
+	}
+	if p.onOutage != nil {
+		p.onOutage(err)
+	}
+}
+
+// callForWatchState makes the driver call that belongs to a watchState. For a recovered task it
+// calls WaitTask on the plugin process that has recovered the task, because the next
+// plugin process does not have it.
+func (p *process) callForWatchState(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+	switch state {
+	case stateWithoutPlugin:
+		d, err = p.recover(ctx)
+		return d, result, err
+	case stateStarted:
+		if d, err = p.dispense(ctx); err != nil {
+			return nil, result, err
+		}
+		p.driverRecovery.set(p, d)
+	}
+	r, err := d.WaitTask(ctx, p.id())
+	if err == nil {
+		result = *r
+	}
+	return d, result, err
+}
+
+// destroy calls StepDestroyTask, which also kills a process that may still run. It returns
+// nil if no plugin process has the task, and an error if the driver could not find that
+// out.
+func (p *process) destroy(ctx context.Context) error {
+	err := p.destroyIfFound(ctx)
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
+}
+
+// destroyIfFound is destroy, but it returns ErrTaskNotFound if no plugin process has the
+// task. A plugin process that is younger than the task first recovers it, or it would
+// not remove what the task has left.
+func (p *process) destroyIfFound(ctx context.Context) error {
+	err := destroyByID(ctx, p.dispense, p.calls, p.id())
+	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
+	if down || unknown {
+		d, recoverErr := p.recover(ctx)
+		switch {
+		case recoverErr == nil:
+			err = p.calls.of(d).DestroyTask(ctx, p.id(), true)
+		case isTaskStateUnknown(recoverErr):
+			err = recoverErr
+		case down:
+			err = destroyByID(ctx, p.dispense, p.calls, p.id())
+		}
+	}
+	return err
+}
+
+// destroyByID destroys a start by its id. It returns ErrTaskNotFound if the driver
+// does not have the task.
+func destroyByID(ctx context.Context, dispense dispenseFunc, calls callRecorder, id string) error {
+	d, err := dispense(ctx)
+	if err != nil {
+		return err
+	}
+	return calls.of(d).DestroyTask(ctx, id, true)
+}
+
+func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {
+	err := p.callDriver(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
+	if errors.Is(err, driver.ErrTaskNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (p *process) signal(ctx context.Context, name string) error {
+	return p.callDriver(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
+}
+
+func (p *process) exec(ctx context.Context, command []string, timeout time.Duration) (result *driver.ExecResult, err error) {
+	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
+		result, err = d.ExecTask(ctx, p.id(), command, timeout)
+		return err
+	})
+	return result, err
+}
+
+// execStreaming does not repeat the call after the death of the plugin, because part of
+// the input may already be sent.
+func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
+	d, err := p.dispense(ctx)
+	if err != nil {
+		return nil, err
+	}
+	point := failpoint.EnterStep(failpoint.StepRunning)
+	result, err = p.calls.of(d).ExecTaskStreaming(ctx, p.id(), exec)
+	point.Leave()
+	return result, err
+}
+
+func (p *process) stats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {
+	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
+		stream, err = d.TaskStats(ctx, p.id(), interval)
+		return err
+	})
+	return stream, err
+}

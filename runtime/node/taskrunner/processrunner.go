@@ -1,0 +1,204 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// processRunner runs one process of the task after another, each until the driver has
+// destroyed it. It belongs to the goroutine of Run.
+type processRunner struct {
+	ref            taskRef
+	records        *taskRecords
+	processTracker *processTracker
+	starter        *starter
+	currentProcess *currentProcess
+	hooks          *taskHooks
+	killRequest    *killRequest
+	stopper        *stopper
+	destroyer      *destroyer
+	restartDecider *restartDecider
+	awaitExit      AwaitExitFunc
+	calls          callRecorder
+	logger         hclog.Logger
+}
+
+// run starts the task and waits for its end. It returns false if the restart policy
+// has no outcome to decide about: the task was killed before it started, or the agent
+// shuts down.
+func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
+	p := r.currentProcess.get()
+	recovered := p != nil
+	if recovered {
+		r.resumeRecovered(killCtx, p)
+	} else {
+		var err error
+		if p, err = r.starter.start(killCtx, forceKillCtx); err != nil {
+			return startFailureOutcome(err), killCtx.Err() == nil
+		}
+	}
+
+	task, _ := r.records.snapshot()
+	p.span = r.calls.startRun(p.id(), task.StartedAt)
+	if isClosed(p.exited) {
+		return r.handleProcessEnd(killCtx, forceKillCtx, p) // see startCaller.askUntilAnswered
+	}
+	var watchWG sync.WaitGroup
+	defer watchWG.Wait()
+	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
+	defer stopWatch()
+	p.awaitExit = r.awaitExit
+	p.onOutage = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
+	p.onOutageEnd = func() {
+		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
+	}
+	watchWG.Go(func() { p.watch(watched) })
+
+	r.finishRestart(watched, &watchWG, p)
+	r.hooks.poststart(killCtx, p, recovered)
+	// Poststart must not run after the hooks of a kill or of the exit.
+	var repeatWG sync.WaitGroup
+	running, stopRepeating := context.WithCancel(killCtx)
+	r.hooks.repeatPoststart(running, &repeatWG, p)
+	failpoint.Hit(failpoint.StepRunning, failpoint.PhaseBefore)
+	select {
+	case <-p.exited:
+	case <-killCtx.Done():
+	}
+	stopRepeating()
+	repeatWG.Wait()
+	if r.killRequest.isRequested() {
+		r.stopper.kill(forceKillCtx, p)
+	}
+	if isShutdown(killCtx, forceKillCtx) {
+		return restart.Outcome{}, false
+	}
+	return r.handleProcessEnd(killCtx, forceKillCtx, p)
+}
+
+// handleProcessEnd records the end of the process and calls the Exited hooks. The exit status is
+// stored before the driver destroys the task, because no driver can report it
+// afterwards. ended returns false if a shutdown of the agent has cut the hooks short:
+// the next agent calls them again.
+func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
+	local := &r.records.localState
+	var result processResult
+	select {
+	case <-p.exited:
+		result = p.result
+	default:
+		result.exitUnknown = true // the process has not exited after ForceKill, so its exit status is unknown
+	}
+	r.processTracker.noteExit(!result.exitUnknown && result.Err == nil)
+	local.Exit = &state.ProcessExit{
+		Lost: result.exitUnknown, Success: !result.exitUnknown && result.Successful(),
+		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
+	}
+	if result.Err != nil {
+		local.Exit.Error = r.records.redact(result.Err.Error())
+	} else if result.exitUnknown {
+		local.Exit.Error = exitUnknownMessage
+	}
+	event := terminatedEvent(result.ExitResult)
+	if result.exitUnknown {
+		event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
+	}
+	point := failpoint.EnterStep(failpoint.StepExitObserved)
+	err := r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
+		if request := r.records.restartReq; request != nil {
+			local.Exit.Asked, local.Exit.Failure = true, request.Failure
+		}
+		// The id of the next start is stored in this record, so that an immediate restart
+		// needs no write of its own.
+		if next := r.restartDecider.predictDecision(local.Exit.RestartOutcome()); !result.exitUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
+			local.NextStartID = r.ref.newStartID()
+		}
+		r.records.appendEvent(s, event)
+		return true
+	})
+	point.Leave()
+	p.span.EndRun(event.DisplayMessage, !local.Exit.Success)
+	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
+	if err != nil {
+		local.NextStartID = "" // not stored
+	}
+	// Until the exit status is stored, the next agent can get it only from the driver.
+	if err != nil && !r.records.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
+		return restart.Outcome{}, false
+	}
+	// The driver must destroy the task even if killCtx is done.
+	if result.destroyed {
+		r.processTracker.noteDestroyed()
+	} else {
+		d := state.PendingDestroy{ID: p.id(), Uncertain: p.unrecoverable && result.exitUnknown}
+		if !p.unrecoverable {
+			d.Handle = handleWithoutConfig(p.handle)
+		}
+		r.destroyer.set(d)
+		point := failpoint.EnterStep(failpoint.StepDestroyTask)
+		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
+		point.Leave()
+	}
+	r.currentProcess.clear()
+	called := r.hooks.exited(forceKillCtx, local.Exit, r.restartDecider.willRestart(local.Exit.RestartOutcome()))
+	return local.Exit.RestartOutcome(), called
+}
+
+// resumeRecovered does for a recovered process what start does for a new one. It emits the
+// Started event only if the earlier agent had not recorded that the task runs.
+func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
+	if killCtx.Err() == nil {
+		_ = r.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
+	}
+	r.logger.Info("task taken over", "task_id", p.id())
+	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
+		r.restartDecider.recordStart()
+		r.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
+	}
+}
+
+// finishRestart completes a restart that was requested under an earlier agent.
+func (r *processRunner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	if p.pendingRestart == nil {
+		return
+	}
+	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", p.pendingRestart.Reason)
+	wg.Go(func() {
+		if err := r.stopper.restart(ctx, p); err != nil && ctx.Err() == nil {
+			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
+		}
+	})
+}
+
+func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
+	message := ""
+	if result.Err != nil {
+		message = result.Err.Error()
+	}
+	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
+}
+
+// exitUnknownMessage is the error text of an exit whose status no process could report.
+const exitUnknownMessage = "exit status unknown"
+
+func exitUnknownText(err error) string {
+	if err == nil {
+		return exitUnknownMessage
+	}
+	return fmt.Sprintf("%s: %v", exitUnknownMessage, err)
+}
+
+func startFailureOutcome(err error) restart.Outcome {
+	return restart.Outcome{Unrecoverable: !driver.IsRecoverable(err)}
+}

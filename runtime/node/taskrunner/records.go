@@ -1,0 +1,344 @@
+package taskrunner
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// Store stores the records of one task. The calls do not block; the returned WaitDurableFunc
+// does. Records reach the disk in the order of the puts of all tasks. Neither the
+// runner nor the store changes a record after the call. The calls for one task do not
+// overlap. Put stores both records or neither: the exit of a process and the state of
+// the task must not contradict each other after a crash.
+type Store interface {
+	PutState(*api.TaskState, state.Durability) state.WaitDurableFunc
+	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitDurableFunc
+}
+
+// taskRecords holds the state of a task, the local state of its runner, and what the store
+// has of both. Methods without another remark may be called from any goroutine.
+type taskRecords struct {
+	store           Store
+	notifyChanged   func()              // called after each change of the task's state
+	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
+	hasSecrets      func() bool         // reports whether redact changes texts
+	redact          func(string) string // replaces the secrets of the task in a text
+	timeline        timeline.Recorder
+	counts          taskCounts
+	logger          hclog.Logger
+
+	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
+	// it.
+	localState state.LocalState
+
+	// The mutex writing keeps the store's writes in order: unlike mu, it is held during
+	// each write.
+	writeMu           sync.Mutex       // taken before mu
+	lastPutLocalState state.LocalState // local state of the last put, also read outside of the goroutine of Run
+	putCount          int              // number of puts
+	lastLocalPut      int              // number of the last put that included the local state
+	lastStoredPut     int              // number of the last put that is known to be stored
+	retryDone         chan struct{}    // not nil after the store has refused a put (see retryPuts); closed when the records are stored
+
+	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
+	taskState        *api.TaskState
+	restartReq       *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	killed           bool                  // the task was killed; stored as LocalState.Killed
+	reportedMessages []string              // messages of emitOnce, stored as LocalState.Reported; replaced, never changed in place
+}
+
+// restore sets the records of an earlier agent. It must be called before any other method.
+func (r *taskRecords) restore(was RestoredTask) {
+	r.localState, r.lastPutLocalState = was.Local, was.Local
+	r.killed, r.reportedMessages = was.Local.Killed, was.Local.Reported
+	if was.State != nil {
+		r.taskState = model.CopyTaskState(was.State)
+	} else {
+		r.addReceivedEvent()
+	}
+}
+
+// addReceivedEvent adds the first event of a task.
+func (r *taskRecords) addReceivedEvent() {
+	r.appendEvent(r.taskState, model.EventReceived())
+}
+
+// reset replaces the records by the records of a new task that keeps the data of its hooks. It
+// must be called before Run.
+func (r *taskRecords) reset() {
+	before := r.localState
+	r.localState = state.LocalState{Capabilities: before.Capabilities}
+	for name, was := range before.Hooks {
+		r.localState.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
+	}
+	r.put(state.DurabilitySync, func(s *api.TaskState) bool {
+		if s.State == model.TaskPending {
+			return false
+		}
+		model.ResetTask(s)
+		model.SetTaskState(s, model.TaskPending, time.Now())
+		return true
+	})
+}
+
+// snapshot implements [Runner.Snapshot].
+func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return model.CopyTaskState(r.taskState), r.killed
+}
+
+// appendEvent adds an event to s, without the secrets of the task: all clients of the API can read it.
+func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
+	if r.hasSecrets() {
+		model.RedactTaskEvent(event, r.redact)
+	}
+	model.AppendTaskEvent(s, event, time.Now())
+	r.counts.addEvent(event)
+	if !model.IsEventOngoing(event) {
+		r.timeline.RecordEvent(event.Type, event.DisplayMessage, time.Unix(0, event.Time))
+	}
+}
+
+// redactError returns err with a text without the secrets of the task, nil for nil.
+func (r *taskRecords) redactError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := r.redact(err.Error()); text != err.Error() {
+		return &redactedError{err, text}
+	}
+	return err
+}
+
+type redactedError struct {
+	err  error
+	text string
+}
+
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.err }
+
+// emit adds an event, which the records own afterwards.
+func (r *taskRecords) emit(event *api.TaskEvent) {
+	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
+		r.appendEvent(s, event)
+		return true
+	})
+}
+
+// maxReportedMessages is the maximum number of messages of emitOnce per task.
+const maxReportedMessages = 16
+
+// emitOnce is emit for an event that the task gets only once, even if another
+// plugin process sends it again: the messages are stored with the task. After 16
+// messages further ones are ignored.
+func (r *taskRecords) emitOnce(event *api.TaskEvent) {
+	r.changeAndStoreWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
+		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
+			return false
+		}
+		r.reportedMessages = append(slices.Clone(r.reportedMessages), event.DisplayMessage)
+		r.appendEvent(s, event)
+		return true
+	})
+}
+
+// setTaskState sets the state of the task, adds the event unless it is nil, and stores
+// the local state with it.
+func (r *taskRecords) setTaskState(h state.Durability, status string, event *api.TaskEvent) {
+	r.put(h, func(s *api.TaskState) bool {
+		if s.State == status && event == nil {
+			return false
+		}
+		ended := status == model.TaskDead && s.State != model.TaskDead
+		model.SetTaskState(s, status, time.Now())
+		if event != nil {
+			r.appendEvent(s, event)
+		}
+		if ended {
+			r.counts.addEnd(s.Failed)
+		}
+		return true
+	})
+}
+
+// resetFinished resets the finished state of the task for a requested rerun.
+func (r *taskRecords) resetFinished() {
+	r.changeAndStore(state.DurabilitySync, func(s *api.TaskState) bool {
+		model.ResetTask(s)
+		return true
+	})
+}
+
+// clearRestartRequest deletes the request, so that another one can be made. For a dead
+// task it is called when the task is no longer dead, because all requests before that
+// ask for the same run.
+func (r *taskRecords) clearRestartRequest() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.restartReq = nil
+}
+
+// changeAndStore calls f, which may change the state. Unless f returns false, change stores the
+// state and notifies the allocation.
+func (r *taskRecords) changeAndStore(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndStoreStates(h, false, f)
+}
+
+// changeAndStoreWithLocal is change for a function that also sets fields which localStateLocked adds
+// to the local state: both states are stored in one write. Unlike put it may be called
+// from any goroutine.
+func (r *taskRecords) changeAndStoreWithLocal(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndStoreStates(h, true, f)
+}
+
+func (r *taskRecords) changeAndStoreStates(h state.Durability, both bool, f func(*api.TaskState) bool) {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
+	snapshot, changed := r.changeState(f)
+	if !changed {
+		return
+	}
+	p := r.putLocked(snapshot, both || r.lastLocalPut > r.lastStoredPut, h)
+	r.notifyChanged()
+	_ = r.awaitLocked(p) // no error is returned, because retryPuts retries a refused put
+}
+
+// put is change for the goroutine of Run: it stores the local state together with
+// the state, also when only the local state has changed. For a put that is not Async,
+// it returns the store's error.
+func (r *taskRecords) put(h state.Durability, f func(*api.TaskState) bool) error {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
+	snapshot, changed := r.changeState(f)
+	r.lastPutLocalState = r.localState
+	p := r.putLocked(snapshot, true, h)
+	if changed {
+		r.notifyChanged() // the allocation reacts with a later put, which may share the disk write
+	}
+	return r.awaitLocked(p)
+}
+
+// putLocalState is put for a change of only the local state. The state is stored with it,
+// because the local state may depend on events that the store has refused.
+func (r *taskRecords) putLocalState(h state.Durability) error {
+	return r.put(h, func(*api.TaskState) bool { return false })
+}
+
+// pendingPut is a put that may not be stored yet.
+type pendingPut struct {
+	serial      int
+	durability  state.Durability
+	waitWritten state.WaitDurableFunc
+}
+
+// putLocked puts the state, and also the local state if the parameter both is true. It
+// must be true until the local state is known to be stored, because the state alone
+// could contradict it. The caller holds the mutex writing, and calls awaitLocked.
+func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
+	r.putCount++
+	p := pendingPut{serial: r.putCount, durability: h}
+	if both {
+		r.lastLocalPut = r.putCount
+		p.waitWritten = r.store.Put(r.localStateLocked(), task, h)
+	} else {
+		p.waitWritten = r.store.PutState(task, h)
+	}
+	return p
+}
+
+// awaitLocked waits for a put as long as its durability requires. retryPuts retries a
+// refused put, also for Async. The caller holds the mutex writing.
+func (r *taskRecords) awaitLocked(p pendingPut) error {
+	if p.durability == state.DurabilityAsync {
+		go func() {
+			err := p.waitWritten()
+			r.writeMu.Lock()
+			defer r.writeMu.Unlock()
+			r.recordPutResultLocked(p, err)
+		}()
+		return nil
+	}
+	err := p.waitWritten()
+	r.recordPutResultLocked(p, err)
+	return err
+}
+
+// recordPutResultLocked records the result of a put. The caller holds the mutex writing.
+func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
+	switch {
+	case err == nil && p.serial > r.lastStoredPut:
+		r.lastStoredPut = p.serial // each put includes the content of all earlier puts
+		if r.retryDone != nil {
+			close(r.retryDone)
+			r.retryDone = nil
+			r.logger.Info("task stored")
+		}
+	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.putRetriesEnded):
+	default:
+		r.retryDone = make(chan struct{})
+		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+		time.AfterFunc(putRetryDelay, r.retryPuts)
+	}
+}
+
+// awaitStored blocks until the store has written what it refused, and returns true, or
+// until ctx is done, and returns false.
+func (r *taskRecords) awaitStored(ctx context.Context) bool {
+	r.writeMu.Lock()
+	retryDone := r.retryDone
+	r.writeMu.Unlock()
+	if retryDone == nil {
+		return true
+	}
+	select {
+	case <-retryDone:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// putRetryDelay is the time between two attempts to store a task.
+const putRetryDelay = time.Second
+
+// retryPuts puts the current records after a refused put. It retries until the task is
+// stored or Run has returned.
+func (r *taskRecords) retryPuts() {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
+	if r.retryDone == nil || isClosed(r.putRetriesEnded) {
+		return
+	}
+	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
+	if r.awaitLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
+		time.AfterFunc(putRetryDelay, r.retryPuts)
+	}
+}
+
+// localStateLocked returns the record of the local state. The caller holds the mutex
+// writing.
+func (r *taskRecords) localStateLocked() state.LocalState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	local := r.lastPutLocalState
+	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reportedMessages
+	return local
+}
+
+func (r *taskRecords) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = f(r.taskState)
+	return model.CopyTaskState(r.taskState), changed
+}

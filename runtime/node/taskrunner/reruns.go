@@ -1,0 +1,85 @@
+package taskrunner
+
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// rerunRequests holds the request to run a dead task again. Its methods may be called
+// concurrently.
+type rerunRequests struct {
+	records     *taskRecords
+	killRequest *killRequest
+	task        func() Task
+	done        <-chan struct{} // closed by Run
+
+	rerunRequested chan struct{} // holds the request
+}
+
+// request implements [Runner.Rerun].
+func (r *rerunRequests) request(event *api.TaskEvent) bool {
+	dead, first := false, false
+	r.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		dead = r.mayRunAgain(s)
+		first = dead && r.records.restartReq == nil
+		if first {
+			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
+			r.records.appendEvent(s, event)
+		}
+		return first
+	})
+	if first {
+		r.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
+	}
+	return dead
+}
+
+// mayRunAgain reports whether a task with this state has ended, and may run again.
+func (r *rerunRequests) mayRunAgain(s *api.TaskState) bool {
+	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !isClosed(r.done)
+}
+
+// isPossible implements [Runner.Rerunnable].
+func (r *rerunRequests) isPossible() bool {
+	if r.task().Stage() == lifecycle.PoststopTask {
+		return false
+	}
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.mayRunAgain(r.records.taskState) && r.records.restartReq == nil
+}
+
+// restore sets the request that was made under an earlier agent. It must be called before
+// any other method.
+func (r *rerunRequests) restore(request *state.RestartRequest) {
+	r.records.restartReq = request
+	r.rerunRequested <- struct{}{}
+}
+
+// cancel removes the request, if there is one.
+func (r *rerunRequests) cancel() {
+	select {
+	case <-r.rerunRequested:
+	default:
+	}
+	r.records.clearRestartRequest()
+}
+
+// await blocks while the task is dead, until a rerun is requested or the allocation no
+// longer needs the task, and reports whether a rerun was requested. A poststop task runs
+// once.
+func (r *rerunRequests) await(killCtx context.Context) bool {
+	if r.task().Stage() == lifecycle.PoststopTask {
+		return false
+	}
+	select {
+	case <-r.rerunRequested:
+	case <-killCtx.Done():
+	}
+	return killCtx.Err() == nil
+}

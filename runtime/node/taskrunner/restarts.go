@@ -1,0 +1,102 @@
+package taskrunner
+
+import (
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// restartDecider applies the restart policy of the task. It belongs to the goroutine of Run and,
+// before Run, to the callers that prepare it.
+type restartDecider struct {
+	tracker     *restart.Tracker
+	records     *taskRecords
+	killRequest *killRequest
+	task        func() Task
+	logger      hclog.Logger
+}
+
+// restore continues the counting of an earlier agent.
+func (s *restartDecider) restore(stored restart.State) {
+	if !stored.WindowStart.IsZero() {
+		s.tracker.Resume(stored)
+	}
+}
+
+// recordStart records a start of the task; it is stored with the next record.
+func (s *restartDecider) recordStart() {
+	s.tracker.ClearDelay()
+	s.records.localState.Restart = s.tracker.State()
+}
+
+// predictDecision predicts the result of decide, without the jitter of the delay. A kill, a
+// request or another version of the task may change the result.
+func (s *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.killRequest.isRequested()
+	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
+	tracker.Resume(s.tracker.State())
+	return tracker.Decide(time.Now(), outcome)
+}
+
+// willRestart predicts whether decide will start the task again.
+func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
+	return s.predictDecision(outcome).Action == restart.ActionRestart
+}
+
+// decide applies the restart policy and records its decision. If that record is lost,
+// the next agent decides again, because the exit is stored.
+func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.killRequest.isRequested()
+	s.tracker.SetPolicy(s.task().Restart)
+	decision := s.tracker.Decide(time.Now(), outcome)
+	local := &s.records.localState
+	local.Restart = s.tracker.State()
+	next := local.NextStartID
+	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
+		next = ""
+	}
+	local.StartID, local.NextStartID, local.Handle, local.Network, local.Unrecoverable, local.Exit = next, "", nil, nil, false, nil
+
+	switch decision.Action {
+	case restart.ActionFinish:
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
+	case restart.ActionKill:
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, s.killRequest.killedEvent())
+	case restart.ActionGiveUp:
+		s.logger.Info("not restarting", "reason", decision.Reason)
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, model.EventNotRestarting(decision.Reason))
+	case restart.ActionRestart:
+		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
+		point := failpoint.EnterStep(failpoint.StepRestartDelay)
+		s.records.setTaskState(state.DurabilityAsync, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		point.Leave()
+	}
+	return decision
+}
+
+// startRerun starts the rerun of a dead task.
+func (s *restartDecider) startRerun() bool {
+	s.records.resetFinished()
+	defer s.records.clearRestartRequest()
+	return s.decide(restart.Outcome{Requested: true}).Action == restart.ActionRestart
+}
+
+// dropUnusedStartID removes the stored id of a start that was not attempted, so that the next
+// agent does not search for its processes.
+func (s *restartDecider) dropUnusedStartID() {
+	local := &s.records.localState
+	switch {
+	case local.NextStartID != "":
+		local.NextStartID = ""
+	case local.StartID != "" && local.Handle == nil && local.Exit == nil:
+		local.StartID = ""
+	default:
+		return
+	}
+	s.records.putLocalState(state.DurabilityAsync)
+}

@@ -1,0 +1,236 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// RestoredTask is the stored state of a task that an earlier agent ran. The runner owns it
+// after New.
+type RestoredTask struct {
+	Local state.LocalState
+	State *api.TaskState // nil if there is no record
+}
+
+// RecoverInfo describes what the agent knows about the tasks of an earlier agent.
+type RecoverInfo struct {
+	// Rebooted means that the machine has rebooted: no earlier process exists, and a
+	// process with the same pid is unrelated.
+	Rebooted bool
+	// DriverKnowsTasks means that the driver would know a task that was being started: its
+	// plugin process is still the same, or the driver searches for such tasks.
+	DriverKnowsTasks bool
+	// DriverFindsTasks means that the driver searches for a task by its names.
+	DriverFindsTasks bool
+}
+
+// Started reports whether an earlier agent has done anything for the task.
+func (was *RestoredTask) Started() bool {
+	local := &was.Local
+	return len(local.Hooks) > 0 || local.StartID != "" || local.Destroy != nil || local.RunComplete ||
+		was.State != nil && was.State.State != model.TaskPending
+}
+
+// Attachments returns the hooks that were attached to the task under an earlier agent,
+// with their configurations, nil if there were none.
+func (was *RestoredTask) Attachments() map[string]string {
+	var attachments map[string]string
+	for name, state := range was.Local.Hooks {
+		if state.Attachment != "" {
+			if attachments == nil {
+				attachments = make(map[string]string)
+			}
+			attachments[name] = state.Attachment
+		}
+	}
+	return attachments
+}
+
+// restore is called by New for a restored task.
+func (r *Runner) restore(was RestoredTask) {
+	local, task := was.Local, was.State
+	r.records.restore(was)
+	r.description.restore(local.Capabilities)
+	r.taskUpdater.setDynamicUser(runnerhooks.WorkloadUserName(runnerhooks.WorkloadUserID(local.Hooks[runnerhooks.WorkloadUserHookName].Data)))
+	r.restartDecider.restore(local.Restart)
+	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
+		r.records.restartReq = local.RestartRequest
+	}
+	if task == nil {
+		return
+	}
+	if local.RestartRequest != nil && task.State == model.TaskDead && !task.Failed && !local.RunComplete {
+		r.rerunRequests.restore(local.RestartRequest)
+	}
+	if task.Failed && task.State != model.TaskDead {
+		r.killRequest.restoreKill() // the kill's event is stored, but the earlier agent did not finish the kill
+	}
+}
+
+// Recover does for a runner with Restored what Prepare does for another one, and recovers
+// what an earlier agent left: the process, unless its driver answers that it does not have
+// the task, and the result of a start during which the agent died. A process whose driver
+// is unavailable is kept without an answer: Run waits for the driver, and asks it about a
+// start during which an agent died. Recover is called once, before Run. When ctx is done, it
+// leaves everything as it is.
+//
+// The record and the answer of the driver determine the result: see startActions.
+func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recover(ctx, past) }
+
+// Reset makes the task start again as a new task, because its files are lost. Hooks
+// keep their state: they may have created something elsewhere. Reset must be called
+// between Recover and Run, for a task without a process.
+func (r *Runner) Reset() {
+	r.rerunRequests.cancel() // the new start fulfils the rerun request
+	r.records.reset()
+	r.hooks.restoreEnv()
+}
+
+// recoverer implements [Runner.Recover].
+type recoverer struct {
+	ref            taskRef
+	records        *taskRecords
+	dispense       dispenseFunc
+	calls          callRecorder
+	driverRecovery *driverRecovery
+	description    *driverDescription
+	destroyer      *destroyer
+	currentProcess *currentProcess
+	startAdopter   *startAdopter
+	timeout        time.Duration // timeout of the recovery, counted from the driver's first answer
+	logger         hclog.Logger
+}
+
+func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
+	local := &r.records.localState
+	if local.RunComplete {
+		return // a completed task needs no driver
+	}
+	ctx, cancel := r.awaitDriver(ctx)
+	defer cancel()
+	task, _ := r.records.snapshot()
+	if handle := local.Handle; handle != nil && handle.Config == nil {
+		handle.Config = &driver.TaskConfig{ID: local.StartID, Name: r.ref.name, AllocID: r.ref.allocID}
+	}
+	record := classifyRecord(local, task.State)
+	answer, found, cause := r.ask(ctx, record, past)
+	switch action := startActionFor(record, answer); {
+	case action == actionForget: // some drivers do not check that a pid still belongs to the same process
+		local.Destroy = nil
+	case record == recordID, record == recordRunningID, record == recordNextID:
+		if !r.startAdopter.settle(record, answer, found, cause, !past.DriverKnowsTasks) || r.currentProcess.get() != nil {
+			return
+		}
+	case action == actionKeep, action == actionAdopt, action == actionAwait:
+		return // recoverProcess has set the process
+	case action == actionLose:
+		d := state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks}
+		if local.Handle != nil {
+			d = state.PendingDestroy{ID: local.Handle.Config.ID, Uncertain: local.Unrecoverable}
+		}
+		if local.Handle != nil && !local.Unrecoverable {
+			d.Handle = local.Handle
+		}
+		r.destroyer.set(d)
+		r.startAdopter.recordLost(cause)
+	case action == actionDestroy && local.StartID != "":
+		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Handle: local.Handle, Uncertain: local.Handle == nil && !past.DriverKnowsTasks})
+	}
+	local.NextStartID = "" // it has started nothing, or is the pending destroy
+	if r.destroyer.try(ctx) != nil {
+		local.Destroy = destroyAfterPluginExit(local.Destroy, past)
+	}
+	if task, _ = r.records.snapshot(); ctx.Err() != nil || task.State == model.TaskDead || local.Exit != nil {
+		return
+	}
+	local.StartID, local.Handle, local.Network, local.Unrecoverable = "", nil, nil, false
+	r.records.clearRestartRequest()
+	if task.State == model.TaskRunning {
+		r.logger.Warn("task has ended with the machine, starting it again")
+		r.records.setTaskState(state.DurabilitySync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+	}
+}
+
+// ask returns what is known about the start of a record. For recordHandle it recovers the process, unless the answer is
+// that the driver does not have it.
+func (r *recoverer) ask(ctx context.Context, record startRecord, past RecoverInfo) (startAnswer, *foundTask, error) {
+	switch {
+	case past.Rebooted:
+		return answerReboot, nil, nil
+	case record == recordHandle:
+		answer, err := r.recoverProcess(ctx, r.records.localState.Handle)
+		return answer, nil, err
+	case record == recordLost:
+		return answerUnknown, nil, errRecordLost
+	case record == recordNoStart, record == recordEnded:
+		return answerNone, nil, nil
+	}
+	return r.startAdopter.ask(ctx, record)
+}
+
+// driverResponseTimeout is how long a recovery waits for the first answer of a driver.
+const driverResponseTimeout = 2 * time.Second
+
+// awaitDriver fetches the driver's description, and returns the context of the recovery:
+// it is done if the driver did not answer in time, because its plugin is being started. An
+// error of the driver is not reported here, because the driver is asked again when the
+// task starts.
+func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.CancelFunc) {
+	limited, cancel := context.WithTimeout(ctx, driverResponseTimeout)
+	if _ = r.description.fetch(limited); limited.Err() != nil {
+		return limited, cancel
+	}
+	cancel()
+	return context.WithTimeout(ctx, r.timeout)
+}
+
+// destroyAfterPluginExit returns the pending destroy for a later attempt. It takes into
+// account that the plugin process of the earlier agent may exit before that attempt.
+func destroyAfterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
+	if d == nil {
+		return nil
+	}
+	later := *d
+	later.Uncertain = d.Handle == nil && !past.DriverFindsTasks
+	later.Next = destroyAfterPluginExit(d.Next, past)
+	return &later
+}
+
+// errRecordLost means that the task state is running, but no record exists with which
+// the driver could recover the task.
+var errRecordLost = errors.New("its record was lost")
+
+// recoverProcess recovers the process, or keeps it if its driver is unavailable. With answerUnknown, the driver does not
+// have the task.
+func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) (startAnswer, error) {
+	p := newProcess(handle, r.records.localState.Network, r.dispense, r.calls)
+	p.driverRecovery, p.unrecoverable = r.driverRecovery, r.records.localState.Unrecoverable
+	d, err := p.recover(ctx)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		d, err = p.recover(ctx)
+	}
+	answer := answerTask
+	switch {
+	case err == nil && p.unrecoverable:
+		answer = answerTaskAlone
+	case err == nil:
+		r.logger.Debug("task recovered", "task_id", p.id())
+	case isTaskStateUnknown(err) || ctx.Err() != nil:
+		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
+		p.withoutPlugin, answer = true, answerNone
+	default:
+		return answerUnknown, err
+	}
+	p.driverRecovery.set(p, d)
+	r.currentProcess.setRecovered(p)
+	return answer, nil
+}

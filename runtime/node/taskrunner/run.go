@@ -1,0 +1,119 @@
+package taskrunner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// Run blocks until the task will never run again, or until ctx is done, which means
+// that the agent shuts down and the process is left as it is. For a task that is killed
+// before its start, Run calls only the Stop hooks.
+func (r *Runner) Run(ctx context.Context) {
+	defer close(r.done)
+	var updateWG sync.WaitGroup
+	defer updateWG.Wait()
+	forceKillCtx, killCtx := r.killRequest.newKillContexts(ctx)
+	defer r.killRequest.releaseKillContexts()
+	r.taskUpdater.setCallHooks(func() {
+		updateWG.Go(func() {
+			for killCtx.Err() == nil && r.taskUpdater.takePendingHooks() {
+				r.hooks.update(killCtx)
+			}
+		})
+	})
+	defer r.taskUpdater.setCallHooks(nil)
+
+	r.hooks.recordAttachments()
+	dead := r.State().State == model.TaskDead // under an earlier agent
+	for again := !r.records.localState.RunComplete; again && ctx.Err() == nil; dead = false {
+		if !dead {
+			r.runLoop(killCtx, forceKillCtx)
+		}
+		if ctx.Err() == nil {
+			r.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
+			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.rerunRequests.await(killCtx) })
+			again = again && r.restartDecider.startRerun()
+		}
+	}
+	if r.destroyer.pendingDestroy() != nil {
+		close(r.destroying)
+		r.destroyer.retryUntilDestroyed(forceKillCtx)
+	}
+	if ctx.Err() != nil {
+		r.hooks.shutdown(ctx)
+	} else {
+		r.finishRun(context.WithoutCancel(ctx))
+	}
+}
+
+// finishRun handles the end of a task that will never run again.
+func (r *Runner) finishRun(ctx context.Context) {
+	if !r.records.localState.RunComplete {
+		r.records.localState.RunComplete = true
+		r.records.putLocalState(state.DurabilityAsync)
+	}
+	point := failpoint.EnterStep(failpoint.StepStopHooks)
+	r.hooks.stop(ctx)
+	point.Leave()
+}
+
+// runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
+// ends the loop.
+func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
+	if !r.startAdopter.await(killCtx, forceKillCtx) {
+		return
+	}
+	defer r.restartDecider.dropUnusedStartID()
+	next, ok := r.resumeDecision(forceKillCtx)
+	for ok && next.Action == restart.ActionRestart {
+		// A recovered process already runs, even if the gate is closed.
+		if r.currentProcess.get() == nil {
+			started := false
+			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
+			if !started {
+				return
+			}
+		}
+		outcome, ended := r.processRunner.run(killCtx, forceKillCtx)
+		if !ended {
+			return
+		}
+		next = r.restartDecider.decide(outcome)
+	}
+}
+
+// awaitStart waits for a delay, and then for the gate. It returns false if killCtx is
+// done.
+func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
+	if delay > 0 {
+		span := r.timeline.StartWait("restart delay")
+		slept := sleep(killCtx, delay)
+		span.End("", context.Cause(killCtx))
+		if !slept {
+			return false
+		}
+	}
+	span := r.timeline.StartWait("other tasks")
+	err := r.startGate.Wait(killCtx)
+	span.End("", err)
+	return err == nil
+}
+
+// resumeDecision returns how runLoop continues: immediately for a new task or a recovered process,
+// after the rest of the restart delay, or as the restart policy decides about an exit
+// that it has not decided yet. It returns false if the agent shuts down.
+func (r *Runner) resumeDecision(forceKillCtx context.Context) (restart.Decision, bool) {
+	if exit := r.records.localState.Exit; exit != nil {
+		if !r.hooks.exited(forceKillCtx, exit, r.restartDecider.willRestart(exit.RestartOutcome())) {
+			return restart.Decision{}, false
+		}
+		return r.restartDecider.decide(exit.RestartOutcome()), true
+	}
+	return restart.Decision{Action: restart.ActionRestart, Delay: r.restartDecider.tracker.RemainingDelay(time.Now())}, true
+}

@@ -1,0 +1,136 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// starter starts the task in its driver, and stores the id and the handle of the start.
+// It belongs to the goroutine of Run.
+type starter struct {
+	ref            taskRef
+	records        *taskRecords
+	awaitDriver    dispenseFunc // see waitUntilAvailable
+	description    *driverDescription
+	configBuilder  *configBuilder
+	hooks          *taskHooks
+	startCaller    *startCaller
+	destroyer      *destroyer
+	restartDecider *restartDecider
+	currentProcess *currentProcess
+	logger         hclog.Logger
+}
+
+// start calls the Prestart hooks and starts the task. An error is reported as an event
+// unless killCtx is done.
+func (s *starter) start(killCtx, forceKillCtx context.Context) (*process, error) {
+	if err := s.prepare(killCtx); err != nil {
+		return nil, err
+	}
+	if err := s.hooks.prestart(killCtx, false); err != nil {
+		return nil, err
+	}
+	return s.startTask(killCtx, forceKillCtx)
+}
+
+// prepare waits until the driver is available, and makes the driver calls that must precede task setup.
+func (s *starter) prepare(killCtx context.Context) error {
+	_, err := s.awaitDriver(killCtx)
+	if err != nil {
+		err = fmt.Errorf("driver %q: %w", s.description.task().Driver, err)
+	} else if err = s.destroyer.try(killCtx); err != nil {
+		err = driver.Recoverable(err)
+	} else if err = s.description.fetch(killCtx); IsTemporaryError(err) {
+		err = driver.Recoverable(err)
+	}
+	if err != nil {
+		s.reportStartError(killCtx, err)
+	}
+	return err
+}
+
+// startTask starts the task. The handle is stored together with the running state.
+func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, error) {
+	if killCtx.Err() != nil {
+		return nil, context.Cause(killCtx)
+	}
+	config, err := s.configBuilder.build()
+	if err != nil {
+		err = s.records.redactError(err)
+		s.records.emit(model.EventFailedValidation(err.Error()))
+		return nil, err
+	}
+
+	// The id is stored before the start, so that the next agent can find a process whose
+	// handle was not stored because this agent died.
+	s.restartDecider.recordStart()
+	local := &s.records.localState
+	if local.StartID == "" { // the record of the last exit has no id for this start
+		local.StartID = s.ref.newStartID()
+		if err := s.records.putLocalState(state.DurabilitySync); err != nil {
+			s.records.emit(model.EventDriverFailure(err.Error()))
+			return nil, driver.Recoverable(err)
+		}
+	}
+	config.ID = local.StartID
+	config.Env = withTraceparent(config.Env, s.startCaller.calls.timeline.TaskTraceparent(config.ID))
+	s.records.counts.addStart()
+	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
+	if err != nil {
+		err = s.records.redactError(err)
+		local.StartID = "" // the removal is stored later: an agent that reads the old id asks what became of the start
+		s.reportStartError(killCtx, err)
+		return nil, err
+	}
+
+	if isClosed(p.exited) {
+		return p, nil // executed, with an unknown exit status: the exit is stored next
+	}
+	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable
+	s.currentProcess.setStarted(p)
+	s.logger.Info("task started", "task_id", config.ID)
+	point := failpoint.EnterStep(failpoint.StepHandleStored)
+	s.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
+	point.Leave()
+	return p, nil
+}
+
+// traceparentVar is the variable in which programs receive their trace context, as OpenTelemetry defines it.
+const traceparentVar = "TRACEPARENT"
+
+// withTraceparent returns env with the variable TRACEPARENT, unless the value is empty or the job sets the
+// variable. It does not change env, which can be shared.
+func withTraceparent(env map[string]string, value string) map[string]string {
+	if _, set := env[traceparentVar]; set || value == "" {
+		return env
+	}
+	extended := make(map[string]string, len(env)+1)
+	maps.Copy(extended, env)
+	extended[traceparentVar] = value
+	return extended
+}
+
+// reportStartError emits the event for a failed start unless killCtx is done.
+func (s *starter) reportStartError(killCtx context.Context, err error) {
+	if killCtx.Err() == nil {
+		s.logger.Info("start failed", "error", err)
+		s.records.emit(model.EventDriverFailure(err.Error()))
+	}
+}
+
+// handleWithoutConfig returns the handle without the driver config, which may hold passwords
+// and which drivers must not need to recover a task.
+func handleWithoutConfig(h *driver.Handle) *driver.Handle {
+	stored, config := *h, *h.Config
+	config.DriverConfig = nil
+	stored.Config = &config
+	return &stored
+}

@@ -1,0 +1,235 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// abandonedStartTimeout is the timeout for destroying a task whose start was abandoned.
+const abandonedStartTimeout = 5 * time.Second
+
+// startEventDelay is how long StartTask may take before the task gets an event. A driver that downloads an image has sent its own
+// events by then.
+const startEventDelay = 10 * time.Second
+
+// startCaller calls StepStartTask. It belongs to the goroutine of Run.
+type startCaller struct {
+	query          startQuery
+	dispense       dispenseFunc
+	awaitDriver    dispenseFunc // see waitUntilAvailable
+	calls          callRecorder
+	driverRecovery *driverRecovery
+	destroyer      *destroyer
+	processTracker *processTracker
+	killRequest    *killRequest
+	task           func() Task
+	emit           func(*api.TaskEvent)
+	reportOutage   func(error) // called once per outage of the driver
+	logger         hclog.Logger
+
+	pluginDeaths int // plugin deaths during StepStartTask since the last successful start
+}
+
+// start calls the driver, and once more if the plugin dies during the call. After a
+// kill or a shutdown it waits for the driver for the kill timeout, and not at all after
+// ForceKill. When the wait ends without a result, the task is destroyed, because it may
+// have started.
+func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
+	var watchWG sync.WaitGroup
+	defer watchWG.Wait()
+	defer cancel()
+	watchWG.Go(func() {
+		select {
+		case <-killCtx.Done():
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(s.task().KillTimeout):
+		case <-s.killRequest.forceKilled:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+
+	p, err := s.call(ctx, killCtx, config)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStartTimeout)
+		defer cancel()
+		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+		if err := s.destroyer.try(ctx); err != nil {
+			s.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
+		}
+	}
+	return p, err
+}
+
+// call calls StepStartTask. If the plugin dies during the call, the next plugin process is asked what became of the start.
+// If nothing was executed, it is called once more: after a pause, and after the plugin's running tasks were
+// recovered. While the driver is unavailable, call waits.
+func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
+	var handle *driver.Handle
+	var network *driver.NetworkOverride
+	var err error
+	calls := 0
+	undecided := false // a plugin process has died during the last call, and the next one has not answered
+	for {
+		if undecided {
+			p, executed, askErr := s.askUntilAnswered(ctx, killCtx, config)
+			if executed {
+				return p, nil
+			}
+			if err = askErr; err != nil {
+				break
+			}
+			undecided = false
+			if calls > 1 {
+				err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", driver.ErrPluginDown)
+				break
+			}
+		}
+		var d driver.Driver
+		if d, err = s.driver(killCtx); err != nil {
+			if calls > 0 {
+				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
+			}
+			break
+		}
+		if err = s.destroyer.try(ctx); err != nil {
+			break
+		}
+		calls++
+		s.processTracker.noteStart()
+		handle, network, err = s.callWhenFree(ctx, killCtx, d, config)
+		if !errors.Is(err, driver.ErrPluginDown) {
+			break
+		}
+		s.pluginDeaths++
+		undecided = true
+		s.logger.Warn("plugin died while it started the task", "task_id", config.ID)
+	}
+	if err == nil && handle == nil {
+		err = errors.New("driver started the task but returned no handle")
+	}
+	if undecided {
+		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+	} else if err != nil && calls > 0 && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
+		s.destroyFailed(ctx, config.ID)
+	}
+	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
+		err = driver.Recoverable(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if handle.Config == nil || handle.Config.ID != config.ID {
+		handle.Config = config // later calls of the driver use the id in handle.Config
+	}
+	return s.started(handle, network), nil
+}
+
+// started returns the process of a start that has succeeded.
+func (s *startCaller) started(handle *driver.Handle, network *driver.NetworkOverride) *process {
+	s.pluginDeaths = 0
+	p := newProcess(handle, network, s.dispense, s.calls)
+	p.driverRecovery = s.driverRecovery
+	return p
+}
+
+// askUntilAnswered asks what became of a start during which a plugin process has died. If the start has executed the
+// task, executed is true, and the process is the task; with an unknown exit status, it has ended. An error
+// means that the task was killed before an answer.
+func (s *startCaller) askUntilAnswered(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
+	var outage driverOutage
+	for {
+		answer, found, err := s.query.ask(ctx, config.ID, config)
+		switch startActionFor(recordID, answer) {
+		case actionStart:
+			return nil, false, nil
+		case actionAdopt, actionAwait:
+			found.handle.Config = config
+			p := s.started(found.handle, found.status.NetworkOverride)
+			p.unrecoverable = answer == answerTaskAlone
+			s.logger.Info("task of an interrupted start adopted", "task_id", config.ID, "recoverable", !p.unrecoverable)
+			return p, true, nil
+		case actionLose:
+			p := s.started(&driver.Handle{Config: config}, nil)
+			p.unrecoverable = errors.Is(err, errStartUnknown)
+			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true})
+			return p, true, nil
+		}
+		if !outage.wait(killCtx, err, s.reportOutage) {
+			return nil, false, context.Cause(killCtx)
+		}
+	}
+}
+
+// callWhenFree calls StepStartTask, and again as long as the driver finds no free descriptor or process, which is no failure
+// of the task: such a call has executed nothing. The first time is an event.
+func (s *startCaller) callWhenFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
+	onWait := func(err error) {
+		s.emit(model.EventDriverExhausted(s.task().Driver, err.Error()))
+	}
+	err = descriptors.RetryIf(killCtx, driver.IsResourceExhausted, onWait, func() (err error) {
+		handle, network, err = s.callDriver(ctx, d, config)
+		return err
+	})
+	return handle, network, err
+}
+
+// callDriver calls StepStartTask once, and emits an event if the driver does not answer soon.
+func (s *startCaller) callDriver(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	emitted := make(chan struct{})
+	timer := time.AfterFunc(startEventDelay, func() {
+		defer close(emitted)
+		s.emit(model.EventWaitingForStart(s.task().Driver, startEventDelay))
+	})
+	defer func() {
+		if !timer.Stop() {
+			<-emitted // later events follow this one
+		}
+	}()
+	point := failpoint.EnterStep(failpoint.StepStartTask)
+	defer point.Leave()
+	return s.calls.of(d).StartTask(ctx, config)
+}
+
+// destroyFailed destroys a start that has failed. The driver may have started the task nevertheless: its
+// response can be one that this host cannot read. Drivers that have not started it do not find it.
+func (s *startCaller) destroyFailed(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
+	defer cancel()
+	err := destroyByID(ctx, s.dispense, s.calls, id)
+	switch {
+	case err == nil:
+		s.logger.Warn("a task whose start failed was destroyed", "task_id", id)
+	case !errors.Is(err, driver.ErrTaskNotFound):
+		s.logger.Warn("task may have leaked: its start failed, and it was not destroyed", "task_id", id, "error", err)
+	}
+}
+
+// driver returns the driver for a start of the task. After the death of a
+// plugin process, its running tasks are recovered before any task is started. After
+// each start that a plugin process does not survive, the delay grows.
+func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
+	if s.pluginDeaths > 0 {
+		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)
+		if !sleep(ctx, delay) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return s.driverRecovery.awaitRecovered(ctx, s.awaitDriver)
+}

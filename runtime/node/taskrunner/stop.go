@@ -1,0 +1,313 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// stopRetryDelays are the delays after each failed attempt to stop a process. There is no
+// attempt after the last delay.
+var stopRetryDelays = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
+
+// forcedStopTimeout is the timeout of a force kill for StepStopTask, and again for StepDestroyTask.
+const forcedStopTimeout = 5 * time.Second
+
+// stopper stops processes of the task. If a driver is unavailable, it ends them without
+// the driver where that is allowed.
+type stopper struct {
+	killRequest *killRequest
+	task        func() Task
+	allocID     string
+	endTask     EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
+	preKilling  func(context.Context) // calls the PreKilling hooks
+	emit        func(*api.TaskEvent)
+	logger      hclog.Logger
+}
+
+// kill ends the process for good. It returns when the process has exited or ctx is
+// done. If ForceKill canceled ctx, kill first kills the process without further delay.
+func (s *stopper) kill(ctx context.Context, p *process) {
+	point := failpoint.EnterStep(failpoint.StepPreKill)
+	s.preKilling(ctx)
+	s.awaitShutdownDelay(ctx, p, nil)
+	point.Leave()
+	for ended := false; !ended; {
+		point := failpoint.EnterStep(failpoint.StepStopTask)
+		err := s.stop(ctx, p)
+		point.Leave()
+		if err != nil && ctx.Err() == nil {
+			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+			s.killRequest.setLeakErr(err)
+			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
+		}
+		var unreported <-chan time.Time // nil if the driver may not have stopped the process
+		if err == nil {
+			unreported = time.After(s.task().KillTimeout + exitReportTimeout)
+		}
+		select {
+		case <-p.exited:
+			ended = true
+		case <-p.outageStarted: // the driver may have stopped the process without reporting the exit, so stop again
+		case <-unreported:
+			ended = s.destroyUnreported(ctx, p)
+		case <-ctx.Done():
+			ended = true
+		}
+	}
+	if context.Cause(ctx) == errForceKilled {
+		s.killNow(context.WithoutCancel(ctx), p)
+	}
+}
+
+// exitReportTimeout is how long WaitTask may take to return after StopTask and the kill timeout, and again
+// after DestroyTask.
+const exitReportTimeout = 10 * time.Second
+
+// destroyUnreported destroys a process that the driver has stopped, without an answer of
+// WaitTask. If WaitTask does not answer then, the exit status is unknown. It returns false if the driver
+// could not destroy the process.
+func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
+	if err := p.destroy(ctx); err != nil {
+		if ctx.Err() == nil {
+			s.logger.Warn("driver has stopped the task, reports no exit, and does not destroy the task", "task_id", p.id(), "error", err)
+		}
+		return false
+	}
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+	case <-time.After(exitReportTimeout):
+		err := errors.New("the driver has stopped and destroyed the task, and WaitTask does not return")
+		p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true, destroyed: true})
+	}
+	return true
+}
+
+// killNow kills the process with SIGKILL and StepDestroyTask, and gives up after forcedStopTimeout
+// each.
+func (s *stopper) killNow(ctx context.Context, p *process) {
+	steps := []func(context.Context) error{
+		func(ctx context.Context) error { return p.stop(ctx, 0, "SIGKILL") },
+		p.destroy,
+	}
+	var err error
+	for _, step := range steps {
+		ctx, cancel := context.WithTimeout(ctx, forcedStopTimeout)
+		err = step(ctx)
+		if err == nil {
+			select {
+			case <-p.exited:
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+		}
+		cancel()
+		if err == nil {
+			return
+		}
+		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+		s.killRequest.setLeakErr(fmt.Errorf("kill task: %w", err))
+	}
+	if builtin, may := s.mayEndWithoutDriver(err); may {
+		if err := s.endProcess(ctx, p, builtin); err != nil {
+			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+		}
+	}
+}
+
+// stop calls StepStopTask, repeatedly if that fails. A process that has exited needs no
+// stop.
+//
+// While the driver is unavailable the stop is pending:
+//
+//	the driver is available again          the stop is repeated
+//	kill_timeout passes, builtin driver    the agent ends the task
+//	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
+//	ctx ends                               the process is left as it is
+func (s *stopper) stop(ctx context.Context, p *process) error {
+	pending := pendingStop{startTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
+	for attempt := 0; ; {
+		select {
+		case <-p.exited:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		default:
+		}
+		task := s.task()
+		err := p.stop(ctx, task.KillTimeout, task.KillSignal)
+		switch {
+		case err == nil:
+			return nil
+		case isTaskStateUnknown(err) && ctx.Err() == nil:
+			s.awaitDriver(ctx, p, &pending, err)
+			continue
+		}
+		wait := stopRetryDelays[attempt]
+		attempt++
+		if ctx.Err() == nil {
+			s.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
+		}
+		select {
+		case <-p.exited:
+			return nil
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if attempt == len(stopRetryDelays) {
+			return fmt.Errorf("stop task: %w", err)
+		}
+	}
+}
+
+// pendingStop is a stop that waits for an unavailable driver.
+type pendingStop struct {
+	startTime    time.Time
+	eventEmitted bool    // the event was emitted
+	retryBackoff backoff // delay between attempts to end the task without its driver
+}
+
+// awaitDriver waits until a stop that failed with cause should be retried. It ends the
+// process without the driver if kill_timeout has passed and that is allowed.
+func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
+	var unavailableErr *driver.UnavailableError
+	if !errors.As(cause, &unavailableErr) {
+		sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
+		return
+	}
+	if !pending.eventEmitted {
+		pending.eventEmitted = true
+		s.emit(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
+	}
+	wait := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
+	if unavailableErr.Changed == nil {
+		wait = pending.retryBackoff.nextDelay()
+	}
+	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
+		wait = min(wait, left)
+	} else if builtin, may := s.mayEndWithoutDriver(cause); may && s.killRequest.isRequested() {
+		err := s.endProcess(ctx, p, builtin)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
+		wait = pending.retryBackoff.nextDelay()
+	}
+	purged := s.killRequest.purged
+	if isClosed(purged) {
+		purged = nil // an earlier purge must not end the wait
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-unavailableErr.Changed:
+	case <-purged:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// pendingStopMessage returns the event text for a stop whose driver is unavailable.
+func (s *stopper) pendingStopMessage(cause error) string {
+	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
+	var unavailableErr *driver.UnavailableError
+	switch {
+	case !s.killRequest.isRequested():
+		what, then = "restart", "the task may still run"
+	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTask != nil:
+		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
+	case isClosed(s.killRequest.purged):
+		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
+	}
+	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
+}
+
+// endProcess ends the process without its driver.
+func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) error {
+	result, err := s.callEndTask(ctx, p.handle, builtin)
+	if err != nil {
+		return err
+	}
+	text := "the agent has ended the task's processes without the driver"
+	if !result.Found {
+		text = "driver unavailable, and neither cgroup nor environment identifies a process of the task"
+		if !builtin {
+			text += ": it may still run"
+		}
+	}
+	s.emit(model.EventDriverMessage(text, nil, time.Time{}))
+	end := processResult{exitUnknown: true, destroyed: builtin}
+	if result.Exit != nil {
+		end.ExitResult, end.exitUnknown = *result.Exit, false
+	}
+	p.recordResult(end)
+	return nil
+}
+
+// awaitShutdownDelay gives clients of the task time to notice that it stops. The task
+// counts as running during the delay. The delay ends early when the process exits, ctx
+// is done, or the channel cut is closed.
+func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
+	delay := s.task().ShutdownDelay
+	if delay == 0 || ctx.Err() != nil {
+		return
+	}
+	select {
+	case <-s.killRequest.delaySkipped:
+		s.emit(model.EventSkippingShutdownDelay(delay))
+		return
+	default:
+	}
+	s.emit(model.EventWaitingShutdownDelay(delay))
+	select {
+	case <-time.After(delay):
+	case <-s.killRequest.delaySkipped:
+	case <-p.exited:
+	case <-cut:
+	case <-ctx.Done():
+	}
+}
+
+// restart stops the process for a requested restart, unless a kill stops it.
+func (s *stopper) restart(ctx context.Context, p *process) error {
+	s.preKilling(ctx)
+	s.awaitShutdownDelay(ctx, p, s.killRequest.killed)
+	if s.killRequest.isRequested() {
+		return nil // a kill was requested, which stops the process
+	}
+	return s.stop(ctx, p)
+}
+
+// mayEndWithoutDriver reports whether the agent may end the task without its driver, which
+// is unavailable for the reason in err.
+func (s *stopper) mayEndWithoutDriver(err error) (builtin, may bool) {
+	var unavailableErr *driver.UnavailableError
+	if s.endTask == nil || !errors.As(err, &unavailableErr) {
+		return false, false
+	}
+	return unavailableErr.Builtin, unavailableErr.Builtin || isClosed(s.killRequest.purged) || isClosed(s.killRequest.forceKilled)
+}
+
+// callEndTask calls EndTaskFunc for one start.
+func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
+	defer cancel()
+	result, err := s.endTask(ctx, EndTaskRequest{
+		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, Builtin: builtin,
+	})
+	if err != nil {
+		return result, fmt.Errorf("end the task without its driver: %w", err)
+	}
+	return result, nil
+}

@@ -1,0 +1,81 @@
+package taskrunner
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+)
+
+// nullDevice is the output of a task whose output is not collected.
+const nullDevice = "/dev/null"
+
+// Output is the destination of the task's output.
+type Output struct {
+	Stdout, Stderr string
+}
+
+// Task is the description of a task from its job and its placement. Maps and slices are
+// shared and never changed.
+type Task struct {
+	Name    string
+	Driver  string
+	User    string
+	Hook    string // hook in the task's lifecycle block
+	Sidecar bool
+	Leader  bool
+	Config  map[string]any
+	Meta    map[string]string // meta of the job, the group and the task, merged
+
+	Resources driver.Resources
+	Restart   restart.Policy
+
+	KillTimeout   time.Duration // kill_timeout, at most the agent's limit
+	KillSignal    string        // signal for a graceful stop; empty for the driver's default
+	ShutdownDelay time.Duration
+}
+
+// Stage returns the lifecycle stage of the task.
+func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.Hook, t.Sidecar) }
+
+// HookTask returns the task in the form that hooks receive.
+func (t Task) HookTask() hook.Task {
+	return hook.Task{
+		Name:      t.Name,
+		Driver:    t.Driver,
+		User:      t.User,
+		Lifecycle: t.Hook,
+		Sidecar:   t.Sidecar,
+		Leader:    t.Leader,
+		Meta:      maps.Clone(t.Meta),
+	}
+}
+
+// Alloc is the data that all tasks of an allocation share.
+type Alloc struct {
+	hook.Alloc
+	ParentJobID string
+	DNS         *driver.DNSConfig
+}
+
+// taskRef identifies the task on its node.
+type taskRef struct{ allocID, name string }
+
+// newStartID returns the id of one start of the task. Drivers use it as a key, so it must
+// never repeat, even across restarts of the agent and the plugin.
+func (t taskRef) newStartID() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return fmt.Sprintf("%s/%s/%s", t.allocID, t.name, hex.EncodeToString(b[:]))
+}
+
+// wildcardStartID returns the id that stands for all starts of the task.
+func (t taskRef) wildcardStartID() string {
+	return t.allocID + "/" + t.name + "/" + driver.WildcardStart
+}

@@ -1,0 +1,250 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+)
+
+// The causes with which the context of a running task is canceled.
+var (
+	ErrKilled   = errors.New("task killed")         // the task must stop and is not started again
+	ErrShutdown = errors.New("agent shutting down") // the task is left running
+
+	errForceKilled = errors.New("task killed without delay")
+)
+
+// ErrNotRunning is returned by calls that need a running task. The HTTP API and its
+// clients match on the text.
+var ErrNotRunning = errors.New("Task not running")
+
+// Config configures a Runner. All fields are required unless their comment says
+// otherwise.
+type Config struct {
+	Alloc           Alloc
+	Task            Task
+	TaskDir         hook.TaskDir
+	Env             *taskenv.Builder
+	StartGate       StartGate
+	Driver          func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
+	Store           Store
+	Notify          func() // called after each change of the task's state; must not block
+	HookLimits      runnerhooks.CallLimits
+	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
+	Restored        *RestoredTask     // what an earlier agent left of the task; nil for a new task
+	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
+	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
+	AwaitExit       AwaitExitFunc     // reports exits while the driver is unavailable; may be nil
+	Logger          hclog.Logger
+}
+
+// StartGate blocks a task before each start, restarts included. When ctx is done Wait
+// returns the cause, even if the gate is open.
+type StartGate interface {
+	Wait(ctx context.Context) error
+}
+
+// Runner runs one task. Before Run the caller calls SetHooks, and Prepare or, for a task
+// of an earlier agent, Recover. Run is called once; all other methods may be called
+// concurrently, before, during and after it. Each field owns one concern; Runner connects
+// them.
+type Runner struct {
+	name           string
+	startGate      StartGate
+	timeline       timeline.Recorder
+	records        *taskRecords
+	processTracker *processTracker
+	taskUpdater    *taskUpdater
+	description    *driverDescription
+	hooks          *taskHooks
+	configBuilder  *configBuilder
+	currentProcess *currentProcess
+	processRunner  *processRunner
+	killRequest    *killRequest
+	destroyer      *destroyer
+	restartDecider *restartDecider
+	rerunRequests  *rerunRequests
+	recoverer      *recoverer
+	startAdopter   *startAdopter
+
+	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	done       chan struct{} // closed by Run
+}
+
+// New returns a runner that has received its task. The runner does nothing before Run.
+func New(c Config) *Runner {
+	r := &Runner{
+		name:           c.Task.Name,
+		startGate:      c.StartGate,
+		timeline:       c.Timeline,
+		processTracker: &processTracker{},
+		taskUpdater:    &taskUpdater{task: c.Task},
+		destroying:     make(chan struct{}),
+		done:           make(chan struct{}),
+	}
+	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.current
+	dispense, recovery := withUnavailableError(c.Driver), c.RecoveryTracker.of(c.Task.Driver)
+	calls := callRecorder{c.Timeline, c.Task.Driver}
+	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
+
+	r.records = &taskRecords{
+		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, timeline: c.Timeline, logger: logger,
+		counts:    taskCounts{c.Alloc.JobID, c.Alloc.Namespace, c.Task.Name, c.Alloc.TaskGroup},
+		taskState: &api.TaskState{State: model.TaskPending},
+	}
+	r.killRequest = newKillRequest(r.records)
+	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
+	r.hooks = &taskHooks{
+		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
+		records: r.records, limits: c.HookLimits, timeline: c.Timeline, logger: logger,
+	}
+	r.configBuilder = &configBuilder{
+		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
+		output: Output{Stdout: nullDevice, Stderr: nullDevice},
+	}
+	stopper := &stopper{
+		killRequest: r.killRequest, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		preKilling: r.hooks.preKilling, emit: r.records.emit, logger: logger,
+	}
+	r.currentProcess = &currentProcess{records: r.records, killRequest: r.killRequest, stopper: stopper, env: c.Env, done: r.done}
+	r.rerunRequests = &rerunRequests{records: r.records, killRequest: r.killRequest, task: task, done: r.done, rerunRequested: make(chan struct{}, 1)}
+	r.restartDecider = &restartDecider{
+		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
+		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
+	}
+	r.destroyer = &destroyer{
+		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls,
+		stopper: stopper, logger: logger,
+	}
+	reportOutage := func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) }
+	await := waitUntilAvailable(dispense, reportOutage)
+	caller := &startCaller{
+		query: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		killRequest: r.killRequest, task: task, emit: r.records.emit, reportOutage: reportOutage, logger: logger,
+	}
+	starter := &starter{
+		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
+		destroyer: r.destroyer, restartDecider: r.restartDecider, currentProcess: r.currentProcess, logger: logger,
+	}
+	r.processRunner = &processRunner{
+		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
+		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, awaitExit: c.AwaitExit, calls: calls, logger: logger,
+	}
+	r.startAdopter = &startAdopter{
+		ref: ref, records: r.records, processTracker: r.processTracker, query: startQuery{dispense, calls}, driverRecovery: recovery,
+		description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, destroyer: r.destroyer, restartDecider: r.restartDecider,
+		currentProcess: r.currentProcess, reportOutage: reportOutage, logger: logger,
+	}
+	r.recoverer = &recoverer{
+		ref: ref, records: r.records, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, timeout: c.HookLimits.StartPoints, logger: logger,
+	}
+	if c.Restored == nil {
+		r.records.addReceivedEvent()
+	} else {
+		r.restore(*c.Restored)
+	}
+	return r
+}
+
+// SetHooks sets the hooks of the task, and the attachments of the hooks of its
+// allocation, which has no record of its own. It is called once, before Run. It is not
+// part of New because hooks act on the runner, and because hooks in plugins may not be
+// known yet when the runner is created. The map must not be changed afterwards.
+func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
+	r.hooks.set(list, allocAttachments)
+}
+
+// Prepare fetches the task config schema and the capabilities from the driver; task
+// setup needs them. It must have returned before Run. After an error for which IsTemporaryError is true,
+// Run fetches them before the task starts.
+func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetch(ctx) }
+
+// IsTemporaryError reports whether err means that the driver is currently unavailable, so that
+// a later call may succeed.
+func IsTemporaryError(err error) bool {
+	var unavailableErr *driver.UnavailableError
+	if errors.As(err, &unavailableErr) {
+		return unavailableErr.Plugin != "" // an empty Plugin means that no plugin serves the driver
+	}
+	return errors.Is(err, driver.ErrPluginDown)
+}
+
+// Capabilities returns the driver's capabilities. It is the zero value before Prepare,
+// unless an earlier agent has stored them.
+func (r *Runner) Capabilities() driver.Capabilities { return r.description.driverCapabilities() }
+
+// Name returns the name of the task.
+func (r *Runner) Name() string { return r.name }
+
+// Task returns the current version of the task.
+func (r *Runner) Task() Task { return r.taskUpdater.current() }
+
+// State returns a copy of the task's state.
+func (r *Runner) State() *api.TaskState {
+	state, _ := r.records.snapshot()
+	return state
+}
+
+// Snapshot returns State, and reports whether the task was killed since its last start
+// and before it had finished.
+func (r *Runner) Snapshot() (state *api.TaskState, killed bool) { return r.records.snapshot() }
+
+// Done is closed when Run has returned.
+func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// IsDestroyPending reports whether a start of the task is not yet destroyed by the driver, or
+// may have to be, because the driver has not answered what became of it.
+// It is false before Run has returned.
+func (r *Runner) IsDestroyPending() bool {
+	return isClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.undecided)
+}
+
+// Destroying is closed when the task has ended for good and only waits for its driver
+// to destroy it. It stays open for a task without a pending destroy.
+func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
+
+// ProcessEnded reports whether no process of the task can be alive: each was seen to
+// exit, or its driver has destroyed it. It is false for a task that this runner has not
+// started or whose start has failed, because such a task may have a process.
+func (r *Runner) ProcessEnded() bool { return r.processTracker.allEnded() }
+
+// EmitEvent adds an event to the task. Events are for display only. The runner owns the
+// event afterwards.
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emit(event) }
+
+// EmitEventOnce is EmitEvent for an event that the task gets only once, even if another
+// plugin process sends it again: the messages are stored with the task. After 16
+// messages further ones are ignored.
+func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event) }
+
+// SetOutput sets the output of the next start of the task: FIFOs, or the null device,
+// which is the default.
+func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
+
+// SetCgroup sets the cgroup for the driver's next start of the task, and the cores that are
+// reserved for it. The default is none.
+func (r *Runner) SetCgroup(group cgroup.Group) { r.configBuilder.setCgroup(group) }
+
+// SetNetwork sets the network for the driver's next start of the task. The default is nil: the network of
+// the host. DNS settings other than nil replace those of the job.
+func (r *Runner) SetNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
+	r.configBuilder.setNetwork(isolation, dns)
+}
+
+// SetDynamicUser sets the user of a task that names none; empty means the driver's default. It is
+// part of Task at once.
+func (r *Runner) SetDynamicUser(name string) { r.taskUpdater.setDynamicUser(name) }

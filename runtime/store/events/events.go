@@ -1,0 +1,110 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// HeartbeatInterval is the time between two heartbeats.
+const HeartbeatInterval = 30 * time.Second
+
+// Batch has the events of one change of the state for a follower. A Batch without events is a
+// heartbeat.
+type Batch struct {
+	Index  uint64  `json:",omitempty"`
+	Events []Event `json:",omitempty"`
+}
+
+// Event is one event in the form that clients decode.
+type Event struct {
+	Topic      api.Topic
+	Type       string
+	Key        string
+	Namespace  string
+	FilterKeys []string
+	Index      uint64
+	Payload    map[string]any
+}
+
+// eventSource is a reader of state changes.
+type eventSource interface {
+	Next(context.Context) ([]store.Event, error)
+}
+
+// Follow calls send with a heartbeat, with each change that matches the filter, and with a
+// heartbeat after each HeartbeatInterval. It returns the error of send, the cause of ctx, or the error of the
+// feed: a follower that is too slow and has missed changes must start again.
+func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) error) error {
+	for {
+		if err := send(Batch{}); err != nil {
+			return err
+		}
+		if err := f.followForDuration(ctx, HeartbeatInterval, from, send); err != nil {
+			return err
+		}
+	}
+}
+
+// followForDuration sends events as Follow does, for the duration d.
+func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
+	defer cancel()
+	for {
+		changed, err := from.Next(ctx)
+		switch {
+		case errors.Is(err, errHeartbeatDue):
+			return nil
+		case err != nil:
+			return err
+		}
+		if c := f.matchingBatch(changed); len(c.Events) > 0 {
+			if err := send(c); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+var errHeartbeatDue = errors.New("time for a sign of life")
+
+// matchingBatch returns the events of a change that match the filter.
+func (f Filter) matchingBatch(changed []store.Event) Batch {
+	var c Batch
+	for _, e := range changed {
+		if f.matches(e) {
+			c.Index = e.Index
+			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e)})
+		}
+	}
+	return c
+}
+
+// eventPayload returns the object of an event under its name, without secrets.
+func eventPayload(e store.Event) map[string]any {
+	switch o := e.Object.(type) {
+	case *api.Job:
+		if e.Deleted {
+			return map[string]any{"Job": o, "Deleted": true}
+		}
+	case *api.Allocation:
+		bare := *o
+		bare.Job = nil
+		p := map[string]any{"Allocation": &bare}
+		if o.ClientDescription == model.MaxRunDurationExceeded {
+			p["Timeout"], p["TimeoutReason"] = true, o.ClientDescription
+		}
+		return p
+	case *state.HostVolume:
+		return map[string]any{"Volume": o.Volume}
+	case *api.Variable:
+		return map[string]any{"Metadata": model.VariableMetadata(o), "Deleted": e.Deleted}
+	}
+	return map[string]any{string(e.Topic): e.Object}
+}

@@ -1,0 +1,195 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// Workload is a task, as its tokens name it.
+type Workload struct {
+	Namespace string
+	JobID     string // of the parent, if the job is a child of a periodic or parameterized job
+	Group     string
+	AllocID   string
+	Task      string
+}
+
+// NewWorkload returns the workload of a task of an allocation.
+func NewWorkload(a *api.Allocation, task string) Workload {
+	w := Workload{Namespace: a.Namespace, JobID: a.JobID, Group: a.TaskGroup, AllocID: a.ID, Task: task}
+	if a.Job != nil && a.Job.ParentID != nil {
+		w.JobID = cmp.Or(*a.Job.ParentID, w.JobID)
+	}
+	return w
+}
+
+// Config configures an Issuer.
+type Config struct {
+	Store  *store.Store
+	Region string
+	// URL is the claim iss of the tokens, and the address at which other services find the
+	// public keys. It may be empty.
+	URL string
+	// Now returns the current time; nil means time.Now.
+	Now func() time.Time
+}
+
+// Issuer issues and verifies tokens. Its methods may be called concurrently.
+type Issuer struct {
+	Config
+
+	mu      sync.Mutex
+	stepped chan struct{} // closed and replaced by HandleClockStep
+}
+
+// New returns an issuer.
+func New(c Config) *Issuer {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Issuer{Config: c, stepped: make(chan struct{})}
+}
+
+// maxClockSetback is how far the clock can be set back before a token with a TTL is renewed, because it
+// would expire later than its TTL allows, and because services reject tokens of the future.
+const maxClockSetback = time.Minute
+
+// minRenewalDelay is the shortest time between the issue of a token and its renewal, unless the token
+// expires before.
+const minRenewalDelay = 10 * time.Second
+
+// Issue returns a new token for an identity of a workload. The error is that of [store.SigningKeys].
+func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
+	keyID, key, err := i.Store.SigningKeys().Active(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
+	}
+	now := i.Now().Truncate(time.Second) // the resolution of the claims
+	t := &state.IdentityToken{KeyID: keyID, IssuedAt: now}
+	claims := Claims{
+		Subject:  strings.Join([]string{i.Region, w.Namespace, w.JobID, w.Group, w.Task, id.Name}, ":"),
+		Audience: id.Audience, Issuer: i.URL, ID: uuid.NewString(),
+		IssuedAt: now.Unix(), NotBefore: now.Unix(),
+		Namespace: w.Namespace, JobID: w.JobID, AllocID: w.AllocID, Task: w.Task,
+	}
+	if id.TTL > 0 {
+		ttl := max(id.TTL, time.Second)
+		t.ExpiresAt = now.Add(ttl)
+		claims.Expiry = t.ExpiresAt.Unix()
+		// The random part distributes the renewals of tasks that have started together.
+		delay := ttl/2 + rand.N(ttl/20+1)
+		t.RenewAt = now.Add(min(max(delay, minRenewalDelay), ttl))
+	}
+	if t.JWT, err = sign(claims, keyID, key); err != nil {
+		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
+	}
+	return t, nil
+}
+
+// RenewalDelay returns how long a token can still be used before it is renewed. A result of 0 or less
+// means now. ok is false if the token is never renewed.
+func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, ok bool) {
+	now := i.Now()
+	switch {
+	case t.RenewAt.IsZero():
+		return 0, false
+	case now.Before(t.IssuedAt.Add(-maxClockSetback)):
+		return 0, true
+	}
+	return t.RenewAt.Sub(now), true
+}
+
+// IsSignedByCurrentKeys reports whether the key that has signed a token still exists.
+func (i *Issuer) IsSignedByCurrentKeys(t *state.IdentityToken) bool {
+	keys, err := i.Store.SigningKeys().Public()
+	if err != nil {
+		return true // no other token could be issued
+	}
+	return slices.ContainsFunc(keys, func(k keyring.PublicKey) bool { return k.KeyID == t.KeyID })
+}
+
+// IsSignedByActiveKey reports whether the active key has signed a token, or would have to sign the next
+// one and cannot be read.
+func (i *Issuer) IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken) bool {
+	keyID, _, err := i.Store.SigningKeys().Active(ctx)
+	return err != nil || keyID == t.KeyID
+}
+
+// HandleClockStep wakes the waiters of ClockStepped. It is called when the wall clock was set.
+func (i *Issuer) HandleClockStep() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	close(i.stepped)
+	i.stepped = make(chan struct{})
+}
+
+// ClockStepped returns a channel that is closed when the wall clock is set: RenewalDelay may then have
+// another result than the passed time suggests.
+func (i *Issuer) ClockStepped() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.stepped
+}
+
+// Authenticate returns the workload whose token this is. It is an error if the token is not valid now,
+// if its audience is not Nomad, or if its allocation does not exist or has ended.
+func (i *Issuer) Authenticate(token string) (*Workload, error) {
+	keys, err := i.Store.SigningKeys().Public()
+	if err != nil {
+		return nil, err
+	}
+	claims, err := verify(token, keys)
+	if err != nil {
+		return nil, err
+	}
+	// The claim nbf is not checked: it is the time at which this agent has signed the token, and can only be
+	// in the future if the clock was set back.
+	if claims.Expiry != 0 && i.Now().Unix() >= claims.Expiry {
+		return nil, errors.New("it has expired")
+	}
+	if !slices.Contains(claims.Audience, model.NomadAudience) {
+		return nil, fmt.Errorf("its audience is not %s", model.NomadAudience)
+	}
+	alloc := i.Store.Snapshot().Allocation(nil, claims.AllocID)
+	if alloc == nil || alloc.ClientTerminalStatus() {
+		return nil, errors.New("its allocation has ended")
+	}
+	w := NewWorkload(alloc, claims.Task)
+	if w.Namespace != claims.Namespace || w.JobID != claims.JobID || alloc.GetTaskGroup() == nil ||
+		!slices.ContainsFunc(alloc.GetTaskGroup().Tasks, func(t *api.Task) bool { return t.Name == w.Task }) {
+		return nil, errors.New("its task does not exist")
+	}
+	return &w, nil
+}
+
+// KeySet returns the public keys of all tokens that can be valid, and of the tokens that are issued next.
+// The error is that of [store.SigningKeys].
+func (i *Issuer) KeySet(ctx context.Context) (*KeySet, error) {
+	if _, _, err := i.Store.SigningKeys().Active(ctx); err != nil {
+		return nil, err
+	}
+	keys, err := i.Store.SigningKeys().Public()
+	if err != nil {
+		return nil, err
+	}
+	set := &KeySet{Keys: make([]PublicKey, len(keys))}
+	for n, k := range keys {
+		set.Keys[n] = newPublicKey(k)
+	}
+	return set, nil
+}

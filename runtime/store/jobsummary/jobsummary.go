@@ -1,0 +1,81 @@
+package jobsummary
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// New counts the allocations of a job, or the children of a periodic or parameterized job.
+func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
+	namespace, id := val(j.Namespace), val(j.ID)
+	sum := &api.JobSummary{
+		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
+		CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
+	}
+	if model.HasChildren(j) {
+		for _, child := range s.JobChildren(ws, namespace, id) {
+			switch val(child.Status) {
+			case model.JobPending:
+				sum.Children.Pending++
+			case model.JobRunning:
+				sum.Children.Running++
+			default:
+				sum.Children.Dead++
+			}
+			sum.ModifyIndex = max(sum.ModifyIndex, val(child.ModifyIndex))
+		}
+		return sum
+	}
+	for _, g := range j.TaskGroups {
+		sum.Summary[val(g.Name)] = api.TaskGroupSummary{}
+	}
+	if evals := s.EvaluationsByJob(ws, namespace, id); len(evals) > 0 {
+		newest := slices.MaxFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyIndex, b.ModifyIndex) })
+		for group, queued := range newest.QueuedAllocations {
+			counts := sum.Summary[group]
+			counts.Queued = queued
+			sum.Summary[group] = counts
+		}
+	}
+	for _, alloc := range Allocations(s, ws, j) {
+		counts := sum.Summary[alloc.TaskGroup]
+		switch alloc.ClientStatus {
+		case api.AllocClientStatusPending:
+			counts.Starting++
+		case api.AllocClientStatusRunning:
+			counts.Running++
+		case api.AllocClientStatusComplete:
+			counts.Complete++
+		case api.AllocClientStatusFailed:
+			counts.Failed++
+		case api.AllocClientStatusLost:
+			counts.Lost++
+		default:
+			counts.Unknown++
+		}
+		sum.Summary[alloc.TaskGroup] = counts
+		sum.ModifyIndex = max(sum.ModifyIndex, alloc.ModifyIndex)
+	}
+	return sum
+}
+
+// Allocations returns the allocations of a job, without the allocations of a purged job of the
+// same name.
+func Allocations(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
+	return slices.DeleteFunc(s.AllocationsByJob(ws, val(j.Namespace), val(j.ID)), func(a *api.Allocation) bool {
+		return val(a.Job.CreateIndex) != val(j.CreateIndex)
+	})
+}
+
+// val returns the value of a field that may be unset.
+func val[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

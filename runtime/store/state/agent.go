@@ -1,0 +1,106 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+)
+
+// PluginInfo is the cached description of a plugin that has run. It is valid for every file
+// with this content that is started with these settings, whatever the path of the file is.
+type PluginInfo struct {
+	SHA256    string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
+	Settings  string    `store:"settings"` // Settings of the plugin's [catalog.ProgramID]
+	Type      base.Type `store:"type"`
+	Name      string    `store:"name"`       // name of the driver or hook
+	AllAllocs bool      `store:"all_allocs"` // the plugin is a hook that takes part in every allocation
+
+	// NeverStarted means that the plugin has failed to start, and that its type and name are unknown.
+	NeverStarted bool `store:"never_started"`
+
+	Path string `store:"path"` // path of the plugin's file
+	// File is the metadata of the file with this SHA256. Its ChangeTime is zero if the file
+	// was hashed so soon after a change that a later change might leave the metadata the same.
+	File FileRecord `store:"file"`
+}
+
+// FileRecord is the stored form of a [catalog.FileStat].
+type FileRecord struct {
+	Device     uint64 `store:"device"`
+	Inode      uint64 `store:"inode"`
+	Size       int64  `store:"size"`
+	ModTime    int64  `store:"mod_time"`
+	ChangeTime int64  `store:"change_time"`
+}
+
+// FileStat returns the metadata of a record.
+func (r FileRecord) FileStat() catalog.FileStat { return catalog.FileStat(r) }
+
+// PluginProcess is the record of a running plugin, with which the next agent reattaches the plugin.
+type PluginProcess struct {
+	Protocol  string    `store:"protocol"`
+	Network   string    `store:"network"`
+	Addr      string    `store:"addr"`
+	PID       int       `store:"pid"`
+	StartTime uint64    `store:"start_time"`
+	BootID    string    `store:"boot_id"`
+	Streams   string    `store:"streams"`
+	Identity  string    `store:"identity"`
+	Type      base.Type `store:"type"` // type of the driver or hook that the plugin serves
+	Name      string    `store:"name"` // name of the driver or hook
+}
+
+// CheckRecord returns an error if the record lacks the pid or the address of the process.
+func (p *PluginProcess) CheckRecord() error {
+	if p.PID == 0 || p.Addr == "" {
+		return errors.New("the record of a plugin process lacks its pid or its address")
+	}
+	return nil
+}
+
+// DirectoryOwner is the record of the data directory that owns the tasks of a state.
+type DirectoryOwner struct {
+	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same id
+	Boot   string        `store:"boot"`
+	Device uint64        `store:"device"`
+	Inode  uint64        `store:"inode"`
+	Path   string        `store:"path"`
+	Keeper ProcessRecord `store:"keeper"` // keeper of the directory when its last agent started
+	Agent  ProcessRecord `store:"agent"`  // last agent of the directory
+}
+
+// ProcessRecord is the stored form of the id of a process.
+type ProcessRecord struct {
+	PID       int    `store:"pid"`
+	StartTime uint64 `store:"start_time"`
+}
+
+// PendingRemoval is a deleted allocation that is still on the disk. It has what the calls
+// of its hooks need.
+type PendingRemoval api.Allocation
+
+// CheckRecord returns an error if the record lacks its allocation or its job.
+func (r *PendingRemoval) CheckRecord() error {
+	if r.ID == "" || r.Job == nil {
+		return errors.New("the record of an allocation that is being removed lacks its id or its job")
+	}
+	return nil
+}
+
+// HookKeySize is the size of a HookKey in bytes.
+const HookKeySize = 32
+
+// HookKey signs the capability tokens of hooks.
+type HookKey []byte
+
+// CheckRecord returns an error if the size of the key is wrong.
+func (k HookKey) CheckRecord() error {
+	if len(k) != HookKeySize {
+		return fmt.Errorf("the key has %d bytes, want %d", len(k), HookKeySize)
+	}
+	return nil
+}

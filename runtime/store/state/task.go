@@ -1,0 +1,133 @@
+package state
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+)
+
+// LocalState is the runner's state that the next agent needs to continue the task.
+type LocalState struct {
+	Hooks      map[string]HookState // keyed by hook name
+	AllocHooks map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
+	StartID    string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle     *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
+	Network    *driver.NetworkOverride
+	// Unrecoverable means that Handle has no state of the driver, because the agent that started the task has not
+	// received it: only the plugin process that has the task can report its exit.
+	Unrecoverable bool
+	Exit          *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID   string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
+	Restart       restart.State
+	RunComplete   bool // the task will never run again
+
+	// Destroy is the start that the driver must still destroy; nil if there is none.
+	Destroy *PendingDestroy
+	// Capabilities are the driver's capabilities as last reported, used while the
+	// driver is unavailable. It is nil until the driver has reported them.
+	Capabilities *driver.Capabilities
+
+	// RestartRequest is set from the request for a restart until the task has ended or
+	// runs again.
+	RestartRequest *RestartRequest
+
+	// Killed is set by a kill of an unfinished task, until the task starts again.
+	Killed bool
+
+	// Reported are the messages of the events that the task gets only once.
+	Reported []string
+}
+
+// RestartRequest is a restart that a caller requested. It belongs to one process or to
+// one finished run, so that it cannot restart a later one.
+type RestartRequest struct {
+	Failure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
+	Reason  string `store:"reason"`  // reason of the restart, for the log
+}
+
+// ProcessExit is the end of a process, for the restart policy.
+type ProcessExit struct {
+	Lost    bool `store:"lost"` // exit status unknown
+	Success bool `store:"success"`
+	Asked   bool `store:"asked"`   // a restart was requested
+	Failure bool `store:"failure"` // the requested restart counts as a failure of the task
+
+	// The fields below are passed to hooks.
+	Code      int    `store:"code"`
+	Signal    int    `store:"signal"`
+	OOMKilled bool   `store:"oom_killed"`
+	Error     string `store:"error"` // error of the driver, or why the exit status is unknown
+}
+
+// ExitResult returns the exit as reported by the driver.
+func (e *ProcessExit) ExitResult() driver.ExitResult {
+	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
+	if e.Error != "" {
+		result.Err = errors.New(e.Error)
+	}
+	return result
+}
+
+// RestartOutcome returns the input of the restart policy.
+func (e *ProcessExit) RestartOutcome() restart.Outcome {
+	return restart.Outcome{
+		Requested: e.Asked && !e.Failure,
+		Unhealthy: e.Asked && e.Failure,
+		Success:   e.Success,
+	}
+}
+
+// HookState is one hook's response to Prestart.
+type HookState struct {
+	// Attachment is the configuration with which a plugin was attached to the task, as
+	// JSON. It is empty for a hook that needs no attachment.
+	Attachment string
+
+	Done    bool
+	Data    map[string]string
+	Env     map[string]string
+	Mounts  []driver.Mount
+	Devices []driver.Device
+}
+
+// PendingDestroy is a start whose DestroyTask has not succeeded yet. While it is
+// recorded, processes of that start may still run: the task does not start again, and
+// its allocation does not end.
+type PendingDestroy struct {
+	ID     string
+	Handle *driver.Handle // handle of the start; nil if StartTask returned none
+	// Uncertain means that "task not found" proves nothing: the plugin process that
+	// should have started the task has exited, and the driver does not search for
+	// tasks.
+	Uncertain bool
+	// Next, which has no handle, is destroyed after this start; nil if there is none.
+	Next *PendingDestroy
+}
+
+// PendingDestroys returns the starts of which processes may be left, in the order in which the
+// driver must destroy them.
+func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
+	for d := s.Destroy; d != nil; d = d.Next {
+		starts = append(starts, *d)
+	}
+	if s.Destroy == nil && s.StartID != "" {
+		starts = append(starts, PendingDestroy{ID: s.StartID, Handle: s.Handle})
+	}
+	if s.NextStartID != "" {
+		starts = append(starts, PendingDestroy{ID: s.NextStartID})
+	}
+	return starts
+}
+
+// SetHook sets the response of a hook. It replaces the map instead of changing it,
+// because a store may still hold it.
+func (s *LocalState) SetHook(name string, state HookState) {
+	hooks := maps.Clone(s.Hooks)
+	if hooks == nil {
+		hooks = make(map[string]HookState)
+	}
+	hooks[name] = state
+	s.Hooks = hooks
+}

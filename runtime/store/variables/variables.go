@@ -1,0 +1,232 @@
+package variables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// InvalidError is an error of a request that is invalid whatever is stored.
+type InvalidError string
+
+func (e InvalidError) Error() string { return string(e) }
+
+// ConflictError means that a request conflicts with the stored variable.
+type ConflictError struct {
+	Text string
+	// Current is the stored variable, or has only the name if there is none.
+	Current *api.Variable
+}
+
+func (e *ConflictError) Error() string { return e.Text }
+
+// The texts of conflicts are Nomad's.
+const (
+	indexConflictText    = "cas error: the index of the variable is another one"
+	lockedConflictText   = "attempting to modify locked variable"
+	unlockedConflictText = "variable doesn't hold a lock"
+)
+
+// ExpectedIndex is the ModifyIndex that a variable must have to be changed. 0 means that
+// it must not exist, nil that any index is accepted.
+type ExpectedIndex = *uint64
+
+// Variables changes the variables of a store. Its methods may be called concurrently.
+type Variables struct {
+	store      *store.Store
+	logger     hclog.Logger
+	leaseAdded chan struct{} // the channel has a value when there is a new lease
+
+	mu     sync.Mutex
+	leases map[variableKey]lockLease
+}
+
+type variableKey struct{ namespace, path string }
+
+func variableKeyOf(v *api.Variable) variableKey { return variableKey{v.Namespace, v.Path} }
+
+// New returns the variables of a store. Locks expire only while Run runs.
+func New(s *store.Store, logger hclog.Logger) *Variables {
+	return &Variables{store: s, logger: logger.Named("variables"), leaseAdded: make(chan struct{}, 1), leases: make(map[variableKey]lockLease)}
+}
+
+// Put stores the items of a variable. If the variable is locked, v must have the lock's
+// ID, and the variable stays locked.
+func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
+	if len(v.Items) == 0 {
+		return nil, InvalidError("variable missing required Items object")
+	}
+	if err := vs.store.CheckSpace(); err != nil {
+		return nil, err
+	}
+	return vs.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
+		if old.Lock != nil && old.LockID() != v.LockID() {
+			return nil, &ConflictError{lockedConflictText, old}
+		}
+		return &api.Variable{Items: v.Items, Lock: old.Lock}, nil
+	})
+}
+
+// Delete removes a variable. It is not an error if there is none.
+func (vs *Variables) Delete(ctx context.Context, namespace, path string, check ExpectedIndex) (index uint64, err error) {
+	return vs.store.Update(ctx, func(tx *store.Txn) error {
+		old, err := currentVariable(tx, variableKey{namespace, path}, check)
+		switch {
+		case err != nil:
+			return err
+		case old.Lock != nil:
+			return &ConflictError{lockedConflictText, old}
+		}
+		tx.DeleteVariable(namespace, path)
+		return nil
+	})
+}
+
+// AcquireLock locks a variable, and creates it if it does not exist. It stores the items of
+// v, if there are any. The holder must present the ID of the returned lock.
+func (vs *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+	lock, err := newLock(v.Lock)
+	if err != nil {
+		return nil, err
+	}
+	got, err := vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+		if old.Lock != nil {
+			return nil, &ConflictError{lockedConflictText, old}
+		}
+		next := &api.Variable{Items: v.Items, Lock: lock}
+		if next.Items == nil {
+			next.Items = old.Items
+		}
+		return next, nil
+	})
+	if err == nil {
+		vs.startLease(variableKeyOf(got), lock)
+	}
+	return got, err
+}
+
+// RenewLock renews the lease of a lock. It stores nothing, and returns the variable without
+// items.
+func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
+	at := variableKeyOf(v)
+	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
+	if err := checkLockHeld(old, v); err != nil {
+		return nil, err
+	}
+	if !vs.renewLease(at, old.Lock) { // renewLease also works for a variable whose items cannot be decrypted
+		return nil, &ConflictError{unlockedConflictText, old}
+	}
+	c := *old
+	c.Items = nil
+	return &c, nil
+}
+
+// ReleaseLock releases a lock.
+func (vs *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+	return vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+		if err := checkLockHeld(old, v); err != nil {
+			return nil, err
+		}
+		return &api.Variable{Items: old.Items}, nil
+	})
+}
+
+func checkLockHeld(old, by *api.Variable) error {
+	switch {
+	case old == nil || old.Lock == nil:
+		return &ConflictError{unlockedConflictText, old}
+	case old.LockID() != by.LockID():
+		return &ConflictError{lockedConflictText, old}
+	}
+	return nil
+}
+
+// changeVariable stores the variable that edit returns, with its names and times filled in. The
+// store sets the indexes.
+func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
+	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
+		return nil, InvalidError(err.Error())
+	}
+	var nextVariable *api.Variable
+	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
+		old, err := currentVariable(tx, variableKeyOf(v), check)
+		if err == nil {
+			nextVariable, err = edit(old)
+		}
+		if err != nil {
+			return err
+		}
+		nextVariable.Namespace, nextVariable.Path = v.Namespace, v.Path
+		nextVariable.ModifyTime = time.Now().UnixNano()
+		nextVariable.CreateTime = nextVariable.ModifyTime
+		if old.CreateIndex != 0 {
+			nextVariable.CreateTime = old.CreateTime
+		}
+		tx.PutVariable(nextVariable)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nextVariable, nil
+}
+
+// currentVariable returns the stored variable, or a variable that has only the name.
+func currentVariable(tx *store.Txn, at variableKey, check ExpectedIndex) (*api.Variable, error) {
+	old := tx.Variable(nil, at.namespace, at.path)
+	if old == nil {
+		old = &api.Variable{Namespace: at.namespace, Path: at.path}
+	}
+	if check != nil && *check != old.ModifyIndex {
+		return nil, &ConflictError{indexConflictText, old}
+	}
+	return old, nil
+}
+
+// The limits and the default for the TTL and the delay of a lock.
+const (
+	minTTL     = 10 * time.Second
+	maxTTL     = 24 * time.Hour
+	defaultTTL = 15 * time.Second
+)
+
+// newLock returns a lock with the TTL and delay of the request.
+func newLock(want *api.VariableLock) (*api.VariableLock, error) {
+	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
+	if want == nil {
+		return lock, nil
+	}
+	if want.ID != "" {
+		return nil, InvalidError("variable already holds a lock")
+	}
+	for _, t := range []struct {
+		name, want string
+		min        time.Duration
+		field      *string
+	}{
+		{"TTL", want.TTL, minTTL, &lock.TTL},
+		{"LockDelay", want.LockDelay, 0, &lock.LockDelay},
+	} {
+		if t.want == "" {
+			continue
+		}
+		d, err := time.ParseDuration(t.want)
+		switch {
+		case err != nil:
+			return nil, InvalidError(fmt.Sprintf("lock %s: %v", t.name, err))
+		case d < t.min || d > maxTTL:
+			return nil, InvalidError(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
+		}
+		*t.field = d.String()
+	}
+	return lock, nil
+}
