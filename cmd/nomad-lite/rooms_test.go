@@ -160,6 +160,39 @@ func isWithinAny(pkg string, dirs []string) bool {
 	return slices.ContainsFunc(dirs, func(dir string) bool { return isPackageWithin(pkg, dir) })
 }
 
+// agentSideGroups are the groups of commands that run an agent, jobs or plugins in their own process, or open the state file.
+// All other groups only send requests to an agent, which can be on another machine.
+var agentSideGroups = []string{"agent", "job", "operator", "plugin", "root", "run"}
+
+// Commands that only send requests to an agent link nothing of runtime but the job language and the rules about jobs.
+func TestClientCommandsLinkNoAgent(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := 0
+	for line := range strings.Lines(string(out)) {
+		importer, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		importer = strings.TrimPrefix(importer, modulePathPrefix)
+		if importer == commandsFolder || !isCommandGroup(importer) || slices.Contains(agentSideGroups, path.Base(importer)) {
+			continue
+		}
+		groups++
+		for _, dep := range strings.Fields(deps) {
+			dep, ours := strings.CutPrefix(dep, modulePathPrefix)
+			if !ours {
+				continue
+			}
+			if isPackageWithin(dep, "runtime") && !isPackageWithin(dep, "runtime/job") || isWithinAny(dep, []string{"plugins/host", "builtin"}) {
+				t.Errorf("%s links %s", importer, dep)
+			}
+		}
+	}
+	if groups < 19 {
+		t.Errorf("%d groups of commands only send requests, want at least 19", groups)
+	}
+}
+
 // listPackageImports returns a line for each package, with its path and the paths of its imports.
 func listPackageImports(t *testing.T) string {
 	t.Helper()

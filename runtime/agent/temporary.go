@@ -5,29 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 )
 
 const temporaryDirPrefix = "run-"
 
-// TemporaryDir returns the path of the directory that contains the temporary data directories of a
-// user. The directory may be missing or belong to another user, which package safepath can check.
-func TemporaryDir(uid int) string {
-	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
-}
-
 // makeTemporaryDir creates and locks the data directory of a foreground run. It removes the directories of
 // earlier runs whose processes have all ended; while processes run, their keeper holds the lock of the
 // directory.
 func makeTemporaryDir(logger hclog.Logger) (string, *os.File, error) {
-	path := TemporaryDir(os.Geteuid())
+	path := datadir.Temporary(os.Geteuid())
 	// If the agent is root, tasks of other users traverse this directory to reach their own
 	// directories.
 	base, err := makeOwnedDir(path, 0o711)

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
@@ -148,7 +149,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		return err
 	}
 	if l.tcpListener == nil {
-		dir := agent.TemporaryDir(os.Geteuid())
+		dir := datadir.Temporary(os.Geteuid())
 		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
 		} else if err := l.addSocketLink(filepath.Join(dir, agentsocket.FileName)); err != nil {

@@ -15,10 +15,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -70,7 +71,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 		return c, nil
 	}
 	if c.DataDir == "" {
-		c.DataDir, err = agentsocket.DefaultDataDir()
+		c.DataDir, err = datadir.Default()
 	}
 	if err == nil {
 		c.DataDir, err = filepath.Abs(c.DataDir)
@@ -144,19 +145,19 @@ const describeTimeout = time.Second
 func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
 	defer cancel()
-	plugins, fingerprints := r.agent.Plugins(), pluginstatus.Fingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
+	plugins, fingerprints := r.agent.Plugins(), pluginreport.Fingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
 	processes := make([]pluginstatus.Process, len(plugins))
 	var described sync.WaitGroup
 	running := make(map[int]bool)
 	for i, p := range plugins {
-		processes[i] = pluginstatus.NewProcess(p, fingerprints)
+		processes[i] = pluginreport.NewProcess(p, fingerprints)
 		if p.PID == 0 || p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
 		running[p.PID] = true
 		described.Go(func() {
 			if d := r.describePlugin(ctx, p); d != nil {
-				processes[i].AddDescription(d, os.Geteuid() == 0)
+				pluginreport.AddDescription(&processes[i], d, os.Geteuid() == 0)
 			}
 		})
 	}

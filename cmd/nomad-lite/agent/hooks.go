@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -26,8 +27,8 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		default:
 			continue
 		}
-		row := pluginstatus.NewPlugin(p, pluginstatus.Fingerprints{})
-		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
+		row := pluginreport.NewPlugin(p, pluginreport.Fingerprints{})
+		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health, ByBlocks: pluginhooks.CheckHookName(name) != nil}
 		if p.Hook == nil {
 			h.Description = row.Note
 		} else {

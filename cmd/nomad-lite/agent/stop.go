@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
@@ -57,7 +57,7 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 			if len(args) == 1 {
 				return stopAgent(args[0], o, s)
 			}
-			dir, err := agentsocket.DefaultDataDir()
+			dir, err := datadir.Default()
 			if err != nil {
 				return err
 			}

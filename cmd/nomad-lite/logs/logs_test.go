@@ -24,7 +24,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // fakeAgent is an agent with the log files of one allocation.
@@ -120,8 +120,8 @@ func TestStoredLines(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", readSize) + "\n"
 	twoFiles := map[string]string{
-		"t.stdout.3": "one\ntwo\n", runtimelogs.ArrivalTimesFile("t.stdout.3"): arrivalTimesFile(0, 10, 4, 20),
-		"t.stdout.4": "three\nfour", runtimelogs.ArrivalTimesFile("t.stdout.4"): arrivalTimesFile(0, 30, 2, 40),
+		"t.stdout.3": "one\ntwo\n", logfile.ArrivalTimesFile("t.stdout.3"): arrivalTimesFile(0, 10, 4, 20),
+		"t.stdout.4": "three\nfour", logfile.ArrivalTimesFile("t.stdout.4"): arrivalTimesFile(0, 30, 2, 40),
 		"t.stderr.0": "other\n", "t.stdout.x": "foreign",
 	}
 	for name, test := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // showStreams shows the stored output of streams, merged by time, and starts to follow them with -f.
@@ -238,7 +238,7 @@ type frameFollower struct {
 // add shows the complete lines of a frame. It skips output that was shown before the stream was followed.
 func (f *frameFollower) add(frame *api.StreamFrame) error {
 	s := f.stream
-	index, ok := runtimelogs.LogFileIndex(path.Base(frame.File), s.task, runtimelogs.Stream(s.name))
+	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.task, s.name))
 	if !ok || len(frame.Data) == 0 {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
-	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // line is a line of a task's output.
@@ -81,12 +81,12 @@ func streamFiles(all []*api.AllocFileInfo, task, stream string) []logFile {
 			continue
 		}
 		names[f.Name] = true
-		if index, ok := runtimelogs.LogFileIndex(f.Name, task, runtimelogs.Stream(stream)); ok && !f.IsDir {
+		if index, ok := logfile.Index(f.Name, logfile.Prefix(task, stream)); ok && !f.IsDir {
 			files = append(files, logFile{index: index, name: f.Name, size: f.Size, modified: f.ModTime})
 		}
 	}
 	for i := range files {
-		files[i].hasTimes = names[runtimelogs.ArrivalTimesFile(files[i].name)]
+		files[i].hasTimes = names[logfile.ArrivalTimesFile(files[i].name)]
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].index < files[j].index })
 	return files
@@ -100,7 +100,7 @@ type lineReader struct {
 	since    time.Time // earlier lines are skipped; can be zero
 	position position  // of the next line
 	buffer   []byte    // output from position on
-	times    []runtimelogs.ArrivalTime
+	times    []logfile.ArrivalTime
 	opened   bool // times is set for the first file
 	ended    bool // the last line is complete even without a line end
 }
@@ -145,7 +145,7 @@ func (r *lineReader) next(ctx context.Context) (line, error) {
 			continue
 		}
 		l := line{text: text, time: r.files[0].modified, position: r.position, stream: r.stream}
-		if at, ok := runtimelogs.FindArrivalTime(r.times, r.position.offset); ok {
+		if at, ok := logfile.FindArrivalTime(r.times, r.position.offset); ok {
 			l.time, l.hasTime = at, true
 		}
 		r.position.offset += int64(len(text))
@@ -166,11 +166,11 @@ func (r *lineReader) open(ctx context.Context) error {
 	if !f.hasTimes {
 		return nil
 	}
-	content, err := r.lister.read(ctx, runtimelogs.ArrivalTimesFile(f.name), 0, 0)
+	content, err := r.lister.read(ctx, logfile.ArrivalTimesFile(f.name), 0, 0)
 	if err != nil && !apiclient.IsNotFound(err) {
 		return err
 	}
-	r.times = runtimelogs.ParseArrivalTimes(content)
+	r.times = logfile.ParseArrivalTimes(content)
 	skipped := int64(0)
 	for _, at := range r.times {
 		if !at.Time.Before(r.since) {

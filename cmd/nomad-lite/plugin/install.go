@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
@@ -64,7 +64,7 @@ func installPlugin(ctx context.Context, flags localplugins.Flags, source, name s
 	if err := i.Commit(); err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
-	status := pluginstatus.NewPlugin(started, pluginstatus.Fingerprints{})
+	status := pluginreport.NewPlugin(started, pluginreport.Fingerprints{})
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
 SHA-256: %s
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -87,9 +88,9 @@ func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error
 }
 
 func pluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
-	fingerprints := pluginstatus.Fingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
+	fingerprints := pluginreport.Fingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
 	for _, p := range a.Plugins() {
-		rows = append(rows, pluginstatus.NewPlugin(p, fingerprints))
+		rows = append(rows, pluginreport.NewPlugin(p, fingerprints))
 	}
 	return rows
 }

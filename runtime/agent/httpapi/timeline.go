@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -8,7 +9,7 @@ import (
 // allocTimeline is the reply about the time line of an allocation.
 type allocTimeline struct {
 	AllocID string
-	Spans   []timeline.Span // in the order of their start
+	Spans   []tracespan.Span // in the order of their start
 }
 
 // timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes

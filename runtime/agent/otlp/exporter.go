@@ -10,7 +10,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 const (
@@ -65,7 +65,7 @@ type Exporter struct {
 
 type queuedSpan struct {
 	trace *Trace
-	span  timeline.Span
+	span  tracespan.Span
 }
 
 // New returns an exporter for an enabled Config. The caller must close it. New does not connect to the

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -64,10 +65,10 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			e := openExporter(t, config)
 			r := newFile(t, e).Recorder("web", nil)
 			begin := time.Now().Add(-time.Minute)
-			r.RecordAlloc(timeline.Placement, begin, "", false)
-			hook := r.Start(timeline.KindHook, "prestart", "artifact")
+			r.RecordAlloc(tracespan.Placement, begin, "", false)
+			hook := r.Start(tracespan.KindHook, "prestart", "artifact")
 			hook.End("done", nil)
-			r.Start(timeline.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
+			r.Start(tracespan.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
 			r.StartRun("id/1", "exec", begin).EndRun("Exit Code: 3", true)
 			r.RecordEvent("Restarting", "in 1s", begin)
 			e.Close()
@@ -151,7 +152,7 @@ func TestHostileTexts(t *testing.T) {
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces", ResourceAttributes: map[string]string{"a": strings.Repeat("x", 1<<20)}})
 	alloc := *testAlloc
 	alloc.ID, alloc.JobID, alloc.Name = "not a uuid", strings.Repeat("é", 1<<20), "\xff\x00\n"
-	e.Trace(&alloc).Export(timeline.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
+	e.Trace(&alloc).Export(tracespan.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
 	e.Close()
 	spans := c.Spans()
 	if len(spans) != 1 {
@@ -238,7 +239,7 @@ func TestUnusableCollectors(t *testing.T) {
 			trace := e.Trace(testAlloc)
 			begin := time.Now()
 			for range 10 * maxQueue {
-				trace.Export(timeline.Span{ID: "0102030405060708", Kind: timeline.KindEvent, Name: "Started"})
+				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
 			}
 			const limit = 20 * time.Second // less than if each span waited a millisecond for the collector
 			if took := time.Since(begin); took > limit {
@@ -246,7 +247,7 @@ func TestUnusableCollectors(t *testing.T) {
 			}
 			time.Sleep(2 * batchDelay) // a request is made
 			for range 10 * maxQueue {
-				trace.Export(timeline.Span{ID: "0102030405060708", Kind: timeline.KindEvent, Name: "Started"})
+				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
 			}
 			if n := e.queued(); n > maxQueue {
 				t.Errorf("%d spans are kept, want at most %d", n, maxQueue)
@@ -256,7 +257,7 @@ func TestUnusableCollectors(t *testing.T) {
 			if took := time.Since(begin); took > test.closeLimit {
 				t.Errorf("Close took %v, want at most %v", took, test.closeLimit)
 			}
-			trace.Export(timeline.Span{ID: "0102030405060708"}) // is ignored
+			trace.Export(tracespan.Span{ID: "0102030405060708"}) // is ignored
 			if n := e.queued(); n != 0 {
 				t.Errorf("%d spans are kept after Close", n)
 			}
@@ -289,7 +290,7 @@ func TestCollectorReturns(t *testing.T) {
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
 	trace := e.Trace(testAlloc)
 	for range maxQueue {
-		trace.Export(timeline.Span{ID: "0102030405060708"})
+		trace.Export(tracespan.Span{ID: "0102030405060708"})
 	}
 	<-refused
 	down.Store(false)
@@ -315,7 +316,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Trace(testAlloc).Export(timeline.Span{ID: "0102030405060708"})
+	e.Trace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
 	e.Close()
 	if text := log.String(); strings.Contains(text, secret) || !strings.Contains(text, "403") {
 		t.Errorf("log:\n%s", text)
@@ -338,7 +339,7 @@ func TestLostSpansAreCounted(t *testing.T) {
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
 	before := lostSpans()
 	for range maxQueue + 5 {
-		e.Trace(testAlloc).Export(timeline.Span{ID: "0102030405060708"})
+		e.Trace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
 	}
 	e.Close()
 	if n := lostSpans() - before; n != maxQueue+5 {
@@ -452,7 +453,7 @@ func BenchmarkSpan(b *testing.B) {
 	record := func(b *testing.B, r timeline.Recorder) {
 		b.ReportAllocs()
 		for b.Loop() {
-			r.Start(timeline.KindHook, "prestart", "artifact").End("", nil)
+			r.Start(tracespan.KindHook, "prestart", "artifact").End("", nil)
 		}
 	}
 	b.Run("none", func(b *testing.B) { record(b, timeline.Recorder{}) })

@@ -16,6 +16,7 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -56,7 +57,7 @@ func (e *Exporter) Trace(alloc *api.Allocation) *Trace {
 func (t *Trace) rootID() []byte { return t.id[8:] }
 
 // Export implements timeline.Trace.
-func (t *Trace) Export(s timeline.Span) { t.exporter.add(queuedSpan{t, s}) }
+func (t *Trace) Export(s tracespan.Span) { t.exporter.add(queuedSpan{t, s}) }
 
 // ForTasks implements timeline.Trace.
 func (t *Trace) ForTasks() bool { return t.exporter.config.TaskTraceparent }
@@ -67,9 +68,9 @@ func (t *Trace) Traceparent(spanID string) string {
 }
 
 // encode returns a span of the time line as a span of the trace.
-func (t *Trace) encode(s *timeline.Span) *tracepb.Span {
+func (t *Trace) encode(s *tracespan.Span) *tracepb.Span {
 	id, _ := hex.DecodeString(s.ID) // the recorder makes valid ids
-	span := &tracepb.Span{
+	encoded := &tracepb.Span{
 		TraceId:           t.id[:],
 		SpanId:            id,
 		ParentSpanId:      t.rootID(),
@@ -81,10 +82,10 @@ func (t *Trace) encode(s *timeline.Span) *tracepb.Span {
 		Attributes:        slices.Clone(t.attributes),
 	}
 	switch {
-	case s.Kind == timeline.KindAlloc && s.Name == timeline.Placement:
-		span.SpanId, span.ParentSpanId = t.rootID(), nil
-	case s.Kind == timeline.KindHook, s.Kind == timeline.KindDriver:
-		span.Kind = tracepb.Span_SPAN_KIND_CLIENT
+	case s.Kind == tracespan.KindAlloc && s.Name == tracespan.Placement:
+		encoded.SpanId, encoded.ParentSpanId = t.rootID(), nil
+	case s.Kind == tracespan.KindHook, s.Kind == tracespan.KindDriver:
+		encoded.Kind = tracepb.Span_SPAN_KIND_CLIENT
 	}
 	for _, a := range []struct{ key, value string }{
 		{"nomad.task", s.Task},
@@ -94,33 +95,33 @@ func (t *Trace) encode(s *timeline.Span) *tracepb.Span {
 		{"nomad.result", s.Result},
 	} {
 		if a.key != "" && a.value != "" {
-			span.Attributes = append(span.Attributes, attribute(a.key, a.value))
+			encoded.Attributes = append(encoded.Attributes, attribute(a.key, a.value))
 		}
 	}
 	switch {
 	case s.Error != "":
-		span.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Error)}
+		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Error)}
 	case s.Failed:
-		span.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Result)}
+		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Result)}
 	}
-	return span
+	return encoded
 }
 
 // nameAttributes are the attributes with the names of spans.
-var nameAttributes = map[timeline.Kind]string{
-	timeline.KindHook:   "nomad.hook.point",
-	timeline.KindDriver: "nomad.driver.method",
-	timeline.KindWait:   "nomad.wait.reason",
-	timeline.KindRun:    "nomad.task.run_id",
-	timeline.KindEvent:  "nomad.event.type",
+var nameAttributes = map[tracespan.Kind]string{
+	tracespan.KindHook:   "nomad.hook.point",
+	tracespan.KindDriver: "nomad.driver.method",
+	tracespan.KindWait:   "nomad.wait.reason",
+	tracespan.KindRun:    "nomad.task.run_id",
+	tracespan.KindEvent:  "nomad.event.type",
 }
 
 // spanName returns the name of a span. There are few names, because users group spans by name.
-func spanName(s *timeline.Span) string {
+func spanName(s *tracespan.Span) string {
 	switch s.Kind {
-	case timeline.KindRun:
+	case tracespan.KindRun:
 		return "run"
-	case timeline.KindAlloc:
+	case tracespan.KindAlloc:
 		return clip(s.Name)
 	}
 	return clip(string(s.Kind) + " " + s.Name)

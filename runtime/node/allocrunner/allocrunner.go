@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -306,7 +307,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.timeline.Flush()
 	if !r.restorer.startedByEarlierAgent {
-		r.recordPeriod(timeline.Placement, "", false)
+		r.recordPeriod(tracespan.Placement, "", false)
 	}
 	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
 	r.asyncRestarts.allowRestarts(untilShutdown)
@@ -370,7 +371,7 @@ func (r *Runner) Run(ctx context.Context) {
 	r.reconciler.reconcile() // reports the final status after the watch loop has returned
 	if r.finished.Load() {
 		status := r.Status().ClientStatus
-		r.recordPeriod(timeline.Lifetime, status, status == api.AllocClientStatusFailed)
+		r.recordPeriod(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
 	}
 }
 

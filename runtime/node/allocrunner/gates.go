@@ -93,7 +93,7 @@ func passesChecks(results []services.CheckResult, task string, since time.Time) 
 		if c.For != task || c.IsReadiness() {
 			continue
 		}
-		if c.Status != services.StatusSuccess || c.RunStarted.Before(since) {
+		if c.Status != model.CheckSuccess || c.RunStarted.Before(since) {
 			return false
 		}
 		hasCheck = true

@@ -144,9 +144,9 @@ func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan s
 			Service:    c.Service,
 			Name:       c.Check,
 			Readiness:  c.IsReadiness(),
-			Passing:    c.Status == services.StatusSuccess,
+			Passing:    c.Status == model.CheckSuccess,
 			Pending:    c.RunStarted.IsZero(),
-			Output:     services.FailureText(&c.AllocCheckStatus),
+			Output:     model.CheckFailureText(&c.AllocCheckStatus),
 			LastRun:    c.RunStarted,
 			LastChange: c.StatusSince,
 		})

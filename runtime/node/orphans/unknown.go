@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -150,7 +151,7 @@ func (c *Cleaner) runsOfTimeline(allocID string) map[string]taskRun {
 		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
 	}
 	for _, span := range snapshot.Spans {
-		if span.Kind == timeline.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
+		if span.Kind == tracespan.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
 			runs[span.Task] = taskRun{span.Name, span.Plugin, span.Start}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
@@ -30,7 +31,7 @@ func BenchmarkCheckRun(b *testing.B) {
 			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()
-				if found := run(b.Context()); found.status != StatusSuccess || !c.recordOutcome(o, began, found) {
+				if found := run(b.Context()); found.status != model.CheckSuccess || !c.recordOutcome(o, began, found) {
 					b.Fatal(found)
 				}
 			}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // Modes of a check.
@@ -207,7 +209,7 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 		Mode:      checkModeHealthiness,
 		Service:   t.service,
 		Task:      t.task,
-		Status:    StatusPending,
+		Status:    model.CheckPending,
 		Output:    pendingOutput,
 		Timestamp: now.Unix(),
 	}}
@@ -377,7 +379,7 @@ func (c *checker) forEachObserverOfTask(task string, f func(*checkObserver)) {
 // is registered again, so that it is restarted only once.
 func (c *checker) evaluateRestartLocked(o *checkObserver) {
 	r := o.target.check.Restart
-	unhealthy := o.result.Status == StatusFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
+	unhealthy := o.result.Status == model.CheckFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
 	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
 	o.setTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
@@ -390,7 +392,7 @@ func (c *checker) evaluateRestartLocked(o *checkObserver) {
 		}
 	}
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
-	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(FailureText(&o.result.AllocCheckStatus)))
+	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(model.CheckFailureText(&o.result.AllocCheckStatus)))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.lastRestartID++
 	number := c.lastRestartID

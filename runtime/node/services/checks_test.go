@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 const webAddress = "10.0.0.1:20000"
@@ -254,7 +256,7 @@ func TestResultsAreKept(t *testing.T) {
 		next.StartChecks()
 		defer next.StopChecks(true)
 		got, _, _ := next.Checks()
-		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].RunStarted.IsZero() {
+		if len(got) != 1 || got[0].Status != model.CheckSuccess || !got[0].RunStarted.IsZero() {
 			t.Errorf("after a restart: %+v", got)
 		}
 		advanceTime(time.Second)
@@ -263,7 +265,7 @@ func TestResultsAreKept(t *testing.T) {
 		}
 		stop()
 		advanceTime(2 * time.Second)
-		if w.results.putCount != 3 || w.results.byID[got[0].ID].Status != StatusFailure {
+		if w.results.putCount != 3 || w.results.byID[got[0].ID].Status != model.CheckFailure {
 			t.Errorf("%d writes, kept %+v", w.results.putCount, w.results.byID[got[0].ID])
 		}
 	})

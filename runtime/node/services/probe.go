@@ -13,15 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Statuses of a check. Clients of Nomad match these texts.
+// Clients of Nomad match these texts.
 const (
-	StatusPending = "pending"
-	StatusSuccess = "success"
-	StatusFailure = "failure"
-
 	pendingOutput     = "nomad: waiting to run"
 	tcpSuccessOutput  = "nomad: tcp ok"
 	httpSuccessOutput = "nomad: http ok"
@@ -43,21 +39,8 @@ type probeResult struct {
 	output string
 }
 
-// FailureText describes the result of a failed check. If a server has answered, the text has the
-// status of its response, because the body alone can look like the body of a success.
-func FailureText(s *api.AllocCheckStatus) string {
-	if s.StatusCode == 0 {
-		return s.Output
-	}
-	text := strings.TrimSpace(fmt.Sprintf("HTTP status %d %s", s.StatusCode, http.StatusText(s.StatusCode)))
-	if body := strings.TrimSpace(s.Output); body != "" {
-		text += ": " + body
-	}
-	return text
-}
-
 func failureResult(err error) probeResult {
-	return probeResult{status: StatusFailure, output: "nomad: " + printableText(err.Error())}
+	return probeResult{status: model.CheckFailure, output: "nomad: " + printableText(err.Error())}
 }
 
 // probe runs a check once, for no longer than its timeout.
@@ -106,7 +89,7 @@ func probeTCP(address string, dial DialFunc) probe {
 			return failureResult(timeoutCause(ctx, err))
 		}
 		_ = conn.Close() // a successful connection is the result of the check
-		return probeResult{status: StatusSuccess, output: tcpSuccessOutput}
+		return probeResult{status: model.CheckSuccess, output: tcpSuccessOutput}
 	}
 }
 
@@ -136,13 +119,13 @@ func probeHTTP(c *Check, address string, dial DialFunc) probe {
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
-			return probeResult{StatusSuccess, resp.StatusCode, httpSuccessOutput}
+			return probeResult{model.CheckSuccess, resp.StatusCode, httpSuccessOutput}
 		}
 		// An incomplete body says more about the failure than the error of the read.
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutputSize))
-		result := probeResult{StatusSuccess, resp.StatusCode, printableText(string(body))}
+		result := probeResult{model.CheckSuccess, resp.StatusCode, printableText(string(body))}
 		if resp.StatusCode >= http.StatusBadRequest {
-			result.status = StatusFailure
+			result.status = model.CheckFailure
 		}
 		return result
 	}

@@ -42,24 +42,24 @@ func TestProbeHTTP(t *testing.T) {
 		check   Check
 		want    probeResult
 	}{
-		{"200 is success, without the body", statusHandler(200, "fine"), Check{Path: "/"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
-		{"another code below 400 is success, with the body", statusHandler(204, ""), Check{Path: "/"}, probeResult{StatusSuccess, 204, ""}},
-		{"a redirect without a target", statusHandler(304, ""), Check{Path: "/"}, probeResult{StatusSuccess, 304, ""}},
-		{"404 is failure, with the body", statusHandler(404, "no such page"), Check{Path: "/"}, probeResult{StatusFailure, 404, "no such page"}},
-		{"500", statusHandler(500, "broken"), Check{Path: "/"}, probeResult{StatusFailure, 500, "broken"}},
-		{"the body is cut", statusHandler(503, long), Check{Path: "/"}, probeResult{StatusFailure, 503, strings.Repeat("x", maxOutputSize-1) + "\uFFFD"}},
-		{"redirects are followed", moved, Check{Path: "/old"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
-		{"GET by default", echo, Check{Path: "/"}, probeResult{StatusSuccess, 202, "GET " + echoAfterMethod}},
-		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, probeResult{StatusSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
-		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, probeResult{StatusSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
-		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, probeResult{StatusSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},
-		{"a path without a slash", echo, Check{Path: "up"}, probeResult{StatusSuccess, 202, `GET /up host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"a path that looks like a host", echo, Check{Path: "//evil.com/x"}, probeResult{StatusSuccess, 202, `GET //evil.com/x host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"an escaped path", echo, Check{Path: "/a%2Fb"}, probeResult{StatusSuccess, 202, `GET /a%2Fb host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"nobody listens", nil, Check{Path: "/"}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": dial tcp 10.0.0.1:20000: connect: connection refused`}},
-		{"a wrong escape", nil, Check{Path: "/%zz"}, probeResult{StatusFailure, 0, `nomad: invalid path: invalid URL escape "%zz"`}},
-		{"a wrong protocol", nil, Check{Path: "/", Protocol: "ftp"}, probeResult{StatusFailure, 0, `nomad: invalid protocol "ftp": must be http or https`}},
-		{"a wrong header", echo, Check{Path: "/", Header: map[string][]string{"a": {"b\r\nc"}}}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": net/http: invalid header field value for "A"`}},
+		{"200 is success, without the body", statusHandler(200, "fine"), Check{Path: "/"}, probeResult{model.CheckSuccess, 200, "nomad: http ok"}},
+		{"another code below 400 is success, with the body", statusHandler(204, ""), Check{Path: "/"}, probeResult{model.CheckSuccess, 204, ""}},
+		{"a redirect without a target", statusHandler(304, ""), Check{Path: "/"}, probeResult{model.CheckSuccess, 304, ""}},
+		{"404 is failure, with the body", statusHandler(404, "no such page"), Check{Path: "/"}, probeResult{model.CheckFailure, 404, "no such page"}},
+		{"500", statusHandler(500, "broken"), Check{Path: "/"}, probeResult{model.CheckFailure, 500, "broken"}},
+		{"the body is cut", statusHandler(503, long), Check{Path: "/"}, probeResult{model.CheckFailure, 503, strings.Repeat("x", maxOutputSize-1) + "\uFFFD"}},
+		{"redirects are followed", moved, Check{Path: "/old"}, probeResult{model.CheckSuccess, 200, "nomad: http ok"}},
+		{"GET by default", echo, Check{Path: "/"}, probeResult{model.CheckSuccess, 202, "GET " + echoAfterMethod}},
+		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, probeResult{model.CheckSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
+		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, probeResult{model.CheckSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
+		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, probeResult{model.CheckSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},
+		{"a path without a slash", echo, Check{Path: "up"}, probeResult{model.CheckSuccess, 202, `GET /up host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"a path that looks like a host", echo, Check{Path: "//evil.com/x"}, probeResult{model.CheckSuccess, 202, `GET //evil.com/x host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"an escaped path", echo, Check{Path: "/a%2Fb"}, probeResult{model.CheckSuccess, 202, `GET /a%2Fb host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"nobody listens", nil, Check{Path: "/"}, probeResult{model.CheckFailure, 0, `nomad: Get "http://10.0.0.1:20000/": dial tcp 10.0.0.1:20000: connect: connection refused`}},
+		{"a wrong escape", nil, Check{Path: "/%zz"}, probeResult{model.CheckFailure, 0, `nomad: invalid path: invalid URL escape "%zz"`}},
+		{"a wrong protocol", nil, Check{Path: "/", Protocol: "ftp"}, probeResult{model.CheckFailure, 0, `nomad: invalid protocol "ftp": must be http or https`}},
+		{"a wrong header", echo, Check{Path: "/", Header: map[string][]string{"a": {"b\r\nc"}}}, probeResult{model.CheckFailure, 0, `nomad: Get "http://10.0.0.1:20000/": net/http: invalid header field value for "A"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -81,20 +81,20 @@ func TestProbeTCP(t *testing.T) {
 		n := newFakeNetwork(t)
 		check := Check{Type: "tcp", Timeout: 2 * time.Second}
 		run := newProbe(&check, "10.0.0.1:1", n.dial)
-		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
+		if got, want := run(t.Context()), (probeResult{model.CheckFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
 			t.Errorf("without a listener: %v, want %v", got, want)
 		}
 		n.serve("10.0.0.1:1", statusHandler(200, ""))
-		if got, want := run(t.Context()), (probeResult{StatusSuccess, 0, "nomad: tcp ok"}); got != want {
+		if got, want := run(t.Context()), (probeResult{model.CheckSuccess, 0, "nomad: tcp ok"}); got != want {
 			t.Errorf("with a listener: %v, want %v", got, want)
 		}
 		n.dialDelay = time.Minute
 		begin := time.Now()
-		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
+		if got, want := run(t.Context()), (probeResult{model.CheckFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
 			t.Errorf("slow: %v after %v, want %v", got, time.Since(begin), want)
 		}
 		check.Type = "script"
-		if got, want := newProbe(&check, "", n.dial)(t.Context()), (probeResult{StatusFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
+		if got, want := newProbe(&check, "", n.dial)(t.Context()), (probeResult{model.CheckFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
 			t.Errorf("script: %v, want %v", got, want)
 		}
 	})
@@ -123,7 +123,7 @@ func TestProbeHTTPTimeout(t *testing.T) {
 		check := Check{Type: "http", Path: "/", Timeout: 3 * time.Second}
 		begin := time.Now()
 		got := newProbe(&check, "a:1", n.dial)(t.Context())
-		if want := (probeResult{StatusFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
+		if want := (probeResult{model.CheckFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
 			t.Errorf("%v after %v, want %v", got, time.Since(begin), want)
 		}
 	})
@@ -142,7 +142,7 @@ func TestTLSIsNotShared(t *testing.T) {
 	}
 	for _, skip := range []bool{false, true, false, true} {
 		got := check(skip)
-		if ok := got.status == StatusSuccess; ok != skip {
+		if ok := got.status == model.CheckSuccess; ok != skip {
 			t.Errorf("tls_skip_verify %v: %v", skip, got)
 		}
 		if !skip && !strings.Contains(got.output, "certificate") {
@@ -189,7 +189,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			return ours, nil
 		}
 		got := newProbe(&check, address, dial)(context.Background())
-		if got.status != StatusSuccess && got.status != StatusFailure || !utf8.ValidString(got.output) {
+		if got.status != model.CheckSuccess && got.status != model.CheckFailure || !utf8.ValidString(got.output) {
 			t.Errorf("outcome %+v", got)
 		}
 	})

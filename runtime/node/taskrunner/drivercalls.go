@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -20,7 +21,7 @@ type callRecorder struct {
 func (c callRecorder) of(d driver.Driver) driver.Driver { return recordedDriver{d, c} }
 
 func (c callRecorder) record(ctx context.Context, name string, call func(context.Context) error) error {
-	return c.timeline.Record(ctx, timeline.KindDriver, name, c.driver, call)
+	return c.timeline.Record(ctx, tracespan.KindDriver, name, c.driver, call)
 }
 
 // startRun starts the span of a process, or continues the span that an earlier agent has started.
@@ -56,14 +57,14 @@ func (r recordedDriver) DestroyTask(ctx context.Context, taskID string, force bo
 }
 
 func (r recordedDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
-	span := r.calls.timeline.Start(timeline.KindDriver, "SignalTask", r.calls.driver)
+	span := r.calls.timeline.Start(tracespan.KindDriver, "SignalTask", r.calls.driver)
 	err := r.Driver.SignalTask(span.Context(ctx), taskID, signal)
 	span.End(signal, err)
 	return err
 }
 
 func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	span := r.calls.timeline.Start(timeline.KindDriver, "ExecTask", r.calls.driver)
+	span := r.calls.timeline.Start(tracespan.KindDriver, "ExecTask", r.calls.driver)
 	result, err := r.Driver.ExecTask(span.Context(ctx), taskID, command, timeout)
 	var exit *driver.ExitResult
 	if result != nil {
@@ -74,7 +75,7 @@ func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []s
 }
 
 func (r recordedDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
-	span := r.calls.timeline.Start(timeline.KindDriver, "ExecTaskStreaming", r.calls.driver)
+	span := r.calls.timeline.Start(tracespan.KindDriver, "ExecTaskStreaming", r.calls.driver)
 	exit, err := r.Driver.ExecTaskStreaming(span.Context(ctx), taskID, exec)
 	span.End(describeCommand(exec.Command, exit), err)
 	return exit, err

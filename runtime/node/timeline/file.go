@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 const (
@@ -52,9 +53,9 @@ type File struct {
 	ioMu sync.Mutex // held while the file is read or written; taken before mu
 
 	mu         sync.Mutex
-	active     map[string]Span // spans that have not ended, by id
-	pending    []Span          // spans that are not written yet
-	flushTimer *time.Timer     // not nil if a flush is scheduled
+	active     map[string]tracespan.Span // spans that have not ended, by id
+	pending    []tracespan.Span          // spans that are not written yet
+	flushTimer *time.Timer               // not nil if a flush is scheduled
 	closed     bool
 	version    uint64
 	changed    chan struct{} // closed at the next change; nil if no caller waits for it
@@ -64,7 +65,7 @@ type File struct {
 // while locks are held, and must not block.
 type Trace interface {
 	// Export is called once with each span that has ended.
-	Export(Span)
+	Export(tracespan.Span)
 	// Traceparent returns the trace context, in the format of the HTTP header traceparent, in which the span
 	// with an id is the parent.
 	Traceparent(spanID string) string
@@ -75,23 +76,23 @@ type Trace interface {
 // NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
 // spans are kept in memory while the directory does not exist. The trace may be nil.
 func NewFile(openDir func() (*os.Root, error), trace Trace, logger hclog.Logger) *File {
-	return &File{openDir: openDir, trace: trace, logger: logger, active: make(map[string]Span)}
+	return &File{openDir: openDir, trace: trace, logger: logger, active: make(map[string]tracespan.Span)}
 }
 
-func (f *File) start(s Span) {
+func (f *File) start(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return
 	}
 	f.active[s.ID] = s
-	if s.Kind == KindRun {
+	if s.Kind == tracespan.KindRun {
 		f.appendLocked(s) // the run outlives the agent
 	}
 	f.notifyLocked(s.Start)
 }
 
-func (f *File) end(s Span) {
+func (f *File) end(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.active, s.ID)
@@ -103,14 +104,14 @@ func (f *File) end(s Span) {
 		f.trace.Export(s)
 	}
 	at := s.End
-	if s.Kind == KindEvent {
+	if s.Kind == tracespan.KindEvent {
 		at = time.Now() // the time of an event can come from a plugin
 	}
 	f.notifyLocked(at)
 }
 
 // remove removes a span that has not ended.
-func (f *File) remove(s Span) {
+func (f *File) remove(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, found := f.active[s.ID]; !found {
@@ -120,7 +121,7 @@ func (f *File) remove(s Span) {
 	f.notifyLocked(time.Now())
 }
 
-func (f *File) appendLocked(s Span) {
+func (f *File) appendLocked(s tracespan.Span) {
 	f.pending = append(f.pending, s)
 	if f.flushTimer == nil {
 		f.flushTimer = time.AfterFunc(flushDelay, f.Flush)
@@ -184,7 +185,7 @@ func (f *File) Close() {
 }
 
 // write appends spans to the file. The caller holds ioMu.
-func (f *File) write(spans []Span) error {
+func (f *File) write(spans []tracespan.Span) error {
 	dir, err := f.openDir()
 	if err != nil {
 		return err
@@ -226,7 +227,7 @@ func replaceFile(dir *os.Root, content []byte) error {
 }
 
 // dropExcess replaces spans in the middle by a gap.
-func dropExcess(spans []Span) []Span {
+func dropExcess(spans []tracespan.Span) []tracespan.Span {
 	last, size := len(spans), 0
 	for last > keptFirst {
 		if size += len(encode(spans[last-1 : last])); size > keptSize {
@@ -238,12 +239,12 @@ func dropExcess(spans []Span) []Span {
 		return spans
 	}
 	dropped := spans[keptFirst:last]
-	gap := Span{ID: newID(), Kind: KindGap, Name: "dropped", Start: dropped[0].Start}
+	gap := tracespan.Span{ID: newID(), Kind: tracespan.KindGap, Name: "dropped", Start: dropped[0].Start}
 	for _, s := range dropped {
 		gap.Dropped += max(s.Dropped, 1) // a gap counts as what it has replaced
 		gap.End = latest(gap.End, latest(s.Start, s.End))
 	}
-	return slices.Concat(spans[:keptFirst], []Span{gap}, spans[last:])
+	return slices.Concat(spans[:keptFirst], []tracespan.Span{gap}, spans[last:])
 }
 
 func latest(a, b time.Time) time.Time {
@@ -253,7 +254,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-func encode(spans []Span) []byte {
+func encode(spans []tracespan.Span) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -265,7 +266,7 @@ func encode(spans []Span) []byte {
 
 // readFile returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
 // spans, such as the incomplete line of a machine that lost power, are ignored.
-func readFile(dir *os.Root) ([]Span, error) {
+func readFile(dir *os.Root) ([]tracespan.Span, error) {
 	file, err := dir.OpenFile(fileName, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -281,12 +282,12 @@ func readFile(dir *os.Root) ([]Span, error) {
 	return decode(content), nil
 }
 
-func decode(content []byte) []Span {
-	var spans []Span
+func decode(content []byte) []tracespan.Span {
+	var spans []tracespan.Span
 	for line := range bytes.Lines(content) {
-		var s Span
+		var s tracespan.Span
 		if json.Unmarshal(line, &s) == nil && s.ID != "" && len(s.ID) <= idLen {
-			s.clip()
+			s.Clip()
 			spans = append(spans, s)
 		}
 	}
@@ -294,9 +295,9 @@ func decode(content []byte) []Span {
 }
 
 // merge sorts spans, and drops all but the last of the spans with the same id.
-func merge(spans []Span) []Span {
+func merge(spans []tracespan.Span) []tracespan.Span {
 	at := make(map[string]int, len(spans))
-	merged := make([]Span, 0, len(spans))
+	merged := make([]tracespan.Span, 0, len(spans))
 	for _, s := range spans {
 		if i, ok := at[s.ID]; ok {
 			merged[i] = s
@@ -311,8 +312,8 @@ func merge(spans []Span) []Span {
 
 // Snapshot is the state of a time line.
 type Snapshot struct {
-	Spans   []Span // in the order of their start
-	Version uint64 // increases with each change, also across agents
+	Spans   []tracespan.Span // in the order of their start
+	Version uint64           // increases with each change, also across agents
 	Changed <-chan struct{}
 }
 
@@ -324,7 +325,7 @@ const fileTimeTick = 10 * time.Millisecond
 func (f *File) Read() (Snapshot, error) {
 	f.ioMu.Lock()
 	defer f.ioMu.Unlock()
-	var stored []Span
+	var stored []tracespan.Span
 	var modified time.Time
 	dir, err := f.openDir()
 	if err == nil {
@@ -346,6 +347,11 @@ func (f *File) Read() (Snapshot, error) {
 	if f.changed == nil {
 		f.changed = make(chan struct{})
 	}
-	active := slices.SortedFunc(maps.Values(f.active), func(a, b Span) int { return strings.Compare(a.ID, b.ID) })
+	active := slices.SortedFunc(maps.Values(f.active), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
 	return Snapshot{Spans: merge(slices.Concat(stored, f.pending, active)), Version: f.version, Changed: f.changed}, nil
+}
+
+// sortSpans sorts spans by their start. Spans with the same start keep their order.
+func sortSpans(spans []tracespan.Span) {
+	slices.SortStableFunc(spans, func(a, b tracespan.Span) int { return a.Start.Compare(b.Start) })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 // Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
@@ -28,18 +29,18 @@ func (f *File) Recorder(task string, redact func(string) string) Recorder {
 // ActiveSpan is a span that has started. A nil pointer has no effect.
 type ActiveSpan struct {
 	recorder Recorder
-	span     Span
+	span     tracespan.Span
 }
 
 // Start starts a span of the given kind. The caller calls End once.
-func (r Recorder) Start(kind Kind, name, plugin string) *ActiveSpan {
-	return r.start(Span{ID: newID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
+func (r Recorder) Start(kind tracespan.Kind, name, plugin string) *ActiveSpan {
+	return r.start(tracespan.Span{ID: newID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
 }
 
 // StartRun starts the span of a process of a task. A recorder of a later agent that recovers the process
 // calls StartRun with the same startID, and continues the span.
 func (r Recorder) StartRun(startID, driver string, start time.Time) *ActiveSpan {
-	return r.start(Span{ID: runID(startID), Kind: KindRun, Name: startID, Plugin: driver, Start: start})
+	return r.start(tracespan.Span{ID: runID(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
 }
 
 // TaskTraceparent returns the value of the environment variable TRACEPARENT for a process of the task, or ""
@@ -57,12 +58,12 @@ func runID(startID string) string {
 	return formatID(h.Sum64())
 }
 
-func (r Recorder) start(s Span) *ActiveSpan {
+func (r Recorder) start(s tracespan.Span) *ActiveSpan {
 	if r.file == nil {
 		return nil
 	}
 	s.Task = r.task
-	s.clip()
+	s.Clip()
 	r.file.start(s)
 	return &ActiveSpan{r, s}
 }
@@ -89,7 +90,7 @@ func (a *ActiveSpan) end(result string, err error, failed bool) {
 	}
 	s := a.span
 	elapsed := time.Since(s.Start)
-	if s.Kind == KindWait && elapsed < minWait {
+	if s.Kind == tracespan.KindWait && elapsed < minWait {
 		a.recorder.file.remove(s)
 		return
 	}
@@ -99,12 +100,12 @@ func (a *ActiveSpan) end(result string, err error, failed bool) {
 	if err != nil {
 		s.Error = a.recorder.redacted(err.Error())
 	}
-	s.clip()
+	s.Clip()
 	a.recorder.file.end(s)
 }
 
 // Record records a call as a span. The call gets the context of the span.
-func (r Recorder) Record(ctx context.Context, kind Kind, name, plugin string, call func(context.Context) error) error {
+func (r Recorder) Record(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
 	span := r.Start(kind, name, plugin)
 	err := call(span.Context(ctx))
 	span.End("", err)
@@ -115,15 +116,17 @@ func (r Recorder) Record(ctx context.Context, kind Kind, name, plugin string, ca
 const minWait = time.Millisecond
 
 // StartWait starts the span of a wait of a task. End removes the span if the wait was short.
-func (r Recorder) StartWait(reason string) *ActiveSpan { return r.Start(KindWait, reason, "") }
+func (r Recorder) StartWait(reason string) *ActiveSpan {
+	return r.Start(tracespan.KindWait, reason, "")
+}
 
 // RecordAlloc records a period of the allocation that has ended now.
 func (r Recorder) RecordAlloc(name string, start time.Time, result string, failed bool) {
 	if r.file == nil {
 		return
 	}
-	s := Span{ID: newID(), Kind: KindAlloc, Name: name, Task: r.task, Start: start, End: time.Now(), Result: r.redacted(result), Failed: failed}
-	s.clip()
+	s := tracespan.Span{ID: newID(), Kind: tracespan.KindAlloc, Name: name, Task: r.task, Start: start, End: time.Now(), Result: r.redacted(result), Failed: failed}
+	s.Clip()
 	r.file.end(s)
 }
 
@@ -132,8 +135,8 @@ func (r Recorder) RecordEvent(name, message string, at time.Time) {
 	if r.file == nil {
 		return
 	}
-	s := Span{ID: newID(), Kind: KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: message}
-	s.clip()
+	s := tracespan.Span{ID: newID(), Kind: tracespan.KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: message}
+	s.Clip()
 	r.file.end(s)
 }
 

@@ -14,13 +14,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 func newTestFile(dir string) *File {
 	return NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, nil, hclog.NewNullLogger())
 }
 
-func readSpans(t testing.TB, f *File) []Span {
+func readSpans(t testing.TB, f *File) []tracespan.Span {
 	t.Helper()
 	s, err := f.Read()
 	if err != nil {
@@ -33,7 +35,7 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
 	task := f.Recorder("web", func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
-	hook := task.Start(KindHook, "prestart", "logmon")
+	hook := task.Start(tracespan.KindHook, "prestart", "logmon")
 	if got := readSpans(t, f); len(got) != 1 || !got[0].End.IsZero() {
 		t.Fatalf("spans before the end: %+v", got)
 	}
@@ -50,7 +52,7 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	if s := spans[0]; s.Task != "web" || s.Plugin != "logmon" || s.Result != "1 mount" || s.Error != "the password *** is wrong" || s.End.Before(s.Start) {
 		t.Errorf("stored span of a hook: %+v", s)
 	}
-	if s := spans[1]; s.Kind != KindRun || !s.End.IsZero() {
+	if s := spans[1]; s.Kind != tracespan.KindRun || !s.End.IsZero() {
 		t.Errorf("stored span of a run: %+v", s)
 	}
 	if s := spans[2]; s.Name != "Alloc Healthy" || s.Task != "" || !s.End.Equal(s.Start) {
@@ -144,7 +146,7 @@ func TestLastSpansWaitForDescriptors(t *testing.T) {
 func TestClosedFileIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
-	span := f.Recorder("", nil).Start(KindHook, "destroy", "x")
+	span := f.Recorder("", nil).Start(tracespan.KindHook, "destroy", "x")
 	f.Close()
 	span.End("", nil)
 	f.Recorder("", nil).RecordEvent("late", "", time.Now())
@@ -172,7 +174,7 @@ func TestExcessSpansBecomeAGap(t *testing.T) {
 	f.Flush()
 	spans := readSpans(t, f)
 	gap := spans[keptFirst]
-	if gap.Kind != KindGap || gap.Dropped+len(spans)-1 != count {
+	if gap.Kind != tracespan.KindGap || gap.Dropped+len(spans)-1 != count {
 		t.Fatalf("of %d spans, %d are left, and %q has %d", count, len(spans)-1, gap.Kind, gap.Dropped)
 	}
 	if first := spans[0].Start; !first.Equal(begin) {
@@ -206,12 +208,12 @@ func TestShortWaitsAreNotKept(t *testing.T) {
 
 func TestZeroRecorderRecordsNothing(t *testing.T) {
 	var r Recorder
-	r.Start(KindHook, "prestart", "x").End("", nil)
+	r.Start(tracespan.KindHook, "prestart", "x").End("", nil)
 	r.StartRun("1", "x", time.Now()).End("", nil)
 	r.RecordEvent("x", "", time.Now())
 	r.StartWait("x").End("", nil)
 	want := errors.New("failed")
-	if err := r.Record(t.Context(), KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
+	if err := r.Record(t.Context(), tracespan.KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
 		t.Errorf("Record returned %v", err)
 	}
 }
@@ -223,7 +225,7 @@ func TestConcurrentUse(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 100 {
-				f.Recorder("web", nil).Start(KindHook, "poststart", "x").End("", nil)
+				f.Recorder("web", nil).Start(tracespan.KindHook, "poststart", "x").End("", nil)
 			}
 		})
 		wg.Go(func() {
@@ -252,7 +254,7 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("id %q is empty or not unique", s.ID)
 			}
 			ids[s.ID] = true
-			if len(s.Name) > maxTextLen || len(s.Result) > maxTextLen {
+			if len(s.Name) > tracespan.MaxTextLen || len(s.Result) > tracespan.MaxTextLen {
 				t.Errorf("text of %d and %d bytes", len(s.Name), len(s.Result))
 			}
 		}
@@ -271,7 +273,7 @@ func BenchmarkSpan(b *testing.B) {
 			b.ReportAllocs()
 			n := 0
 			for b.Loop() {
-				r.Start(KindHook, "prestart", "logmon").End("", nil)
+				r.Start(tracespan.KindHook, "prestart", "logmon").End("", nil)
 				if n++; n%spansPerAlloc == 0 && r.file != nil {
 					r.file.Close()
 					r = newTestFile(b.TempDir()).Recorder("web", nil)

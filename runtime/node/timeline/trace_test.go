@@ -10,15 +10,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 // testTrace keeps the spans that it receives.
 type testTrace struct {
-	spans    []Span
+	spans    []tracespan.Span
 	forTasks bool
 }
 
-func (t *testTrace) Export(s Span)                    { t.spans = append(t.spans, s) }
+func (t *testTrace) Export(s tracespan.Span)          { t.spans = append(t.spans, s) }
 func (t *testTrace) Traceparent(spanID string) string { return "00-1-" + spanID }
 func (t *testTrace) ForTasks() bool                   { return t.forTasks }
 
@@ -30,8 +31,8 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
 	f := NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, trace, hclog.NewNullLogger())
 	r := f.Recorder("web", func(string) string { return "redacted" })
-	r.RecordAlloc(Placement, time.Now(), "", false)
-	call := r.Start(KindHook, "prestart", "x")
+	r.RecordAlloc(tracespan.Placement, time.Now(), "", false)
+	call := r.Start(tracespan.KindHook, "prestart", "x")
 	traceparent := base.Traceparent(call.Context(t.Context()))
 	call.End("secret", nil)
 	run := r.StartRun("id", "x", time.Now())
@@ -40,7 +41,7 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	time.Sleep(2 * minWait)
 	wait.End("", errors.New("secret"))
 	r.RecordEvent("Started", "", time.Now())
-	r.Start(KindHook, "stop", "x") // does not end
+	r.Start(tracespan.KindHook, "stop", "x") // does not end
 
 	now, err := f.Read()
 	if err != nil {

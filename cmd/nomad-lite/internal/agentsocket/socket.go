@@ -10,27 +10,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
 // FileName is the name of the socket of an agent in its data directory.
 const FileName = "nomad.sock"
-
-// DefaultDataDir returns the data directory of an agent without data_dir or -data-dir.
-func DefaultDataDir() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/lib/nomad-lite", nil
-	}
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "nomad-lite"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(home, ".local", "state", "nomad-lite"), nil
-}
 
 // FindSocket returns the socket of an agent on this machine that accepts this user without
 // a token.
@@ -51,8 +36,8 @@ func FindSocket() string {
 
 // DefaultSocketPaths returns the default sockets of an agent on this machine.
 func DefaultSocketPaths() []string {
-	sockets := []string{filepath.Join("/var/lib/nomad-lite", FileName)}
-	if dir, err := DefaultDataDir(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
+	sockets := []string{filepath.Join(datadir.System, FileName)}
+	if dir, err := datadir.Default(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
 		sockets = slices.Insert(sockets, 0, filepath.Join(dir, FileName))
 	}
 	return append(sockets, DevSocketPaths()...)
@@ -60,9 +45,9 @@ func DefaultSocketPaths() []string {
 
 // DevSocketPaths returns the sockets of agents in development mode of this user and of root.
 func DevSocketPaths() []string {
-	sockets := []string{filepath.Join(agent.TemporaryDir(os.Geteuid()), FileName)}
+	sockets := []string{filepath.Join(datadir.Temporary(os.Geteuid()), FileName)}
 	if os.Geteuid() != 0 {
-		sockets = append(sockets, filepath.Join(agent.TemporaryDir(0), FileName))
+		sockets = append(sockets, filepath.Join(datadir.Temporary(0), FileName))
 	}
 	return sockets
 }

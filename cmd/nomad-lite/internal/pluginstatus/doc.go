@@ -1,5 +1,5 @@
-// Package pluginstatus describes plugins and hooks for people.
+// Package pluginstatus has the report of an agent about its plugins and hooks, and prints it.
 //
-// An agent reports its hooks in this form as a part of its configuration; packages alloc and
+// An agent sends the report as a part of its configuration, which package pluginreport makes; packages alloc and
 // plugin read the report and print it.
 package pluginstatus

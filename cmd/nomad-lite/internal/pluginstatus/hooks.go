@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // Hook is a hook as its agent reports it. It is part of the agent's configuration in
@@ -16,6 +15,7 @@ type Hook struct {
 	Description string   // reason for the status
 	HookPoints  []string // nil until the plugin has reported them
 	AllAllocs   bool
+	ByBlocks    bool      `json:",omitempty"` // only blocks of tasks attach the hook
 	Rule        *HookRule `json:",omitempty"`
 	Allocs      []string  // ids of running allocations that the hook takes part in
 }
@@ -42,7 +42,7 @@ func HookTable(list []Hook) *output.Table {
 func PrintHook(p *output.Page, h Hook, verbose bool) {
 	called := "where a job attaches it, by meta lite_hook_" + h.Name
 	switch {
-	case pluginhooks.CheckHookName(h.Name) != nil:
+	case h.ByBlocks:
 		called = "of tasks with " + h.Name + " blocks"
 	case h.Rule != nil && h.Rule.Matches:
 		called = "where the hook block matches, or a job attaches it"

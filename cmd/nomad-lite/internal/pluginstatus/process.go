@@ -6,7 +6,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
 // Process is a plugin of an agent with its process. Like [Hook], it is part of the agent's configuration in
@@ -38,35 +37,6 @@ type Exit struct {
 	Error string // exit status, with the last lines of the stderr of the process
 }
 
-// NewProcess describes the process of a plugin.
-func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) Process {
-	row := NewPlugin(p, fingerprints)
-	described := Process{
-		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
-		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
-	}
-	if p.Serves.Name != "" {
-		described.Type = p.Serves.Type.String()
-	}
-	if p.LastExitErr != nil {
-		described.LastExit = &Exit{p.LastExitAt, p.LastExitErr.Error()}
-	}
-	if p.Err != nil {
-		described.Error = p.Err.Error()
-	} else if row.Device != "" {
-		described.Devices = row.Note
-	}
-	return described
-}
-
-// AddDescription adds what a plugin reports about itself. root means that the agent is root.
-func (p *Process) AddDescription(d *supervisor.Description, root bool) {
-	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
-	if d.Capabilities != nil {
-		p.Capabilities = NewCapabilities(d.Capabilities, root)
-	}
-}
-
 // DeviceTable returns a table of the device plugins, or nil if there are none.
 func DeviceTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "Version", "State", "Devices or Message")
@@ -89,7 +59,7 @@ func UnusableTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "State", "Message", "Path")
 	found := false
 	for _, p := range processes {
-		if p.Serves != "" || p.State != HealthStarting && p.State != healthFailed {
+		if p.Serves != "" || p.State != HealthStarting && p.State != HealthFailed {
 			continue
 		}
 		found = true

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // LogDir is the directory of the log files in the directory of an allocation.
@@ -60,7 +60,7 @@ func (r LogRequest) LastWrite(ctx context.Context, c *api.Client) (time.Time, er
 		if f == nil || f.IsDir {
 			continue
 		}
-		if index, ok := logs.LogFileIndex(f.Name, r.Task, logs.Stream(r.Stream)); ok && index > newest {
+		if index, ok := logfile.Index(f.Name, logfile.Prefix(r.Task, r.Stream)); ok && index > newest {
 			newest, written = index, f.ModTime
 		}
 	}

@@ -10,13 +10,13 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 // AllocTimeline is the reply of /v1/allocation/ID/timeline.
 type AllocTimeline struct {
 	AllocID string
-	Spans   []timeline.Span
+	Spans   []tracespan.Span
 }
 
 // ReadTimeline requests the time line of an allocation.
@@ -63,9 +63,9 @@ func formatElapsed(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-func formatSpanDuration(s *timeline.Span, ended bool) string {
+func formatSpanDuration(s *tracespan.Span, ended bool) string {
 	switch {
-	case s.Kind == timeline.KindEvent:
+	case s.Kind == tracespan.KindEvent:
 		return noText
 	case !s.End.IsZero():
 		return formatElapsed(s.End.Sub(s.Start))
@@ -77,14 +77,14 @@ func formatSpanDuration(s *timeline.Span, ended bool) string {
 
 // formatSpanName returns the name of a span. The name of a run is shown in verbose output only, because it
 // is as long as the row.
-func formatSpanName(s *timeline.Span, verbose bool) string {
-	if s.Kind == timeline.KindRun && !verbose {
+func formatSpanName(s *tracespan.Span, verbose bool) string {
+	if s.Kind == tracespan.KindRun && !verbose {
 		return noText
 	}
 	return s.Name
 }
 
-func formatSpanResult(s *timeline.Span) string {
+func formatSpanResult(s *tracespan.Span) string {
 	switch {
 	case s.Error != "":
 		return "error: " + s.Error

@@ -13,7 +13,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 )
 
 // newAgentClient returns a client of an agent that answers each path with a value in JSON.
@@ -70,9 +69,9 @@ func TestLastLineIsOfTheEndedProcess(t *testing.T) {
 func TestFailingCheckShowsTheStatusOfTheResponse(t *testing.T) {
 	t.Parallel()
 	c := newAgentClient(t, map[string]any{"/v1/client/allocation/a1/checks": api.AllocCheckStatuses{
-		"1": {Check: "alive", Status: services.StatusFailure, StatusCode: 500, Output: "all is well\n"},
-		"2": {Check: "empty", Status: services.StatusFailure, StatusCode: 503},
-		"3": {Check: "tcp", Status: services.StatusFailure, Output: "nomad: connection refused"},
+		"1": {Check: "alive", Status: model.CheckFailure, StatusCode: 500, Output: "all is well\n"},
+		"2": {Check: "empty", Status: model.CheckFailure, StatusCode: 503},
+		"3": {Check: "tcp", Status: model.CheckFailure, Output: "nomad: connection refused"},
 	}})
 	job := &api.Job{TaskGroups: []*api.TaskGroup{{Services: []*api.Service{{Provider: model.ProviderNomad, Checks: make([]api.ServiceCheck, 3)}}}}}
 	var out strings.Builder

@@ -12,7 +12,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 )
 
 // maxCheckedAllocs is the number of allocations whose checks printFailingChecks reads.
@@ -34,11 +33,11 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 			continue
 		}
 		failing := slices.DeleteFunc(slices.Collect(maps.Values(checks)), func(check api.AllocCheckStatus) bool {
-			return check.Status != services.StatusFailure
+			return check.Status != model.CheckFailure
 		})
 		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
-			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(services.FailureText(&check)), "the check has no output"))
+			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(model.CheckFailureText(&check)), "the check has no output"))
 		}
 	}
 	if len(t.Rows) > 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 const tracesTestConfig = `
@@ -189,13 +189,13 @@ func (n *tracedNode) awaitTask(alloc *api.Allocation, task, state string) {
 }
 
 // readTimeline returns the time line of an allocation by the ids of its spans.
-func (n *tracedNode) readTimeline(alloc *api.Allocation) map[string]timeline.Span {
+func (n *tracedNode) readTimeline(alloc *api.Allocation) map[string]tracespan.Span {
 	n.Helper()
-	var reply struct{ Spans []timeline.Span }
+	var reply struct{ Spans []tracespan.Span }
 	if _, err := n.client.Raw().Query("/v1/allocation/"+alloc.ID+"/timeline", &reply, nil); err != nil {
 		n.Fatal(err)
 	}
-	spans := make(map[string]timeline.Span)
+	spans := make(map[string]tracespan.Span)
 	for _, s := range reply.Spans {
 		spans[s.ID] = s
 	}
@@ -204,7 +204,7 @@ func (n *tracedNode) readTimeline(alloc *api.Allocation) map[string]timeline.Spa
 
 // awaitExport waits until all ended spans of an allocation are in its file and at the collector, because a killed agent
 // loses others. It returns the time line.
-func (n *tracedNode) awaitExport(alloc *api.Allocation, collector *otlptest.Collector) (spans map[string]timeline.Span) {
+func (n *tracedNode) awaitExport(alloc *api.Allocation, collector *otlptest.Collector) (spans map[string]tracespan.Span) {
 	n.Helper()
 	n.await("the spans are exported", func() bool {
 		spans = n.readTimeline(alloc)
@@ -230,8 +230,8 @@ func (n *tracedNode) awaitExport(alloc *api.Allocation, collector *otlptest.Coll
 }
 
 // exportedID returns the id of a span in the trace: the span of the placement is the root.
-func exportedID(alloc *api.Allocation, s timeline.Span) string {
-	if s.Name == timeline.Placement {
+func exportedID(alloc *api.Allocation, s tracespan.Span) string {
+	if s.Name == tracespan.Placement {
 		return rootSpanID(alloc)
 	}
 	return s.ID
@@ -262,7 +262,7 @@ func TestTraceOfJob(t *testing.T) {
 			}
 			n.await("the allocation is complete", func() bool {
 				now, _, err := n.client.Allocations().Info(alloc.ID, nil)
-				return err == nil && now.ClientStatus == api.AllocClientStatusComplete && hasSpan(n.readTimeline(alloc), timeline.Lifetime)
+				return err == nil && now.ClientStatus == api.AllocClientStatusComplete && hasSpan(n.readTimeline(alloc), tracespan.Lifetime)
 			})
 			recorded := n.readTimeline(alloc)
 			self, err := n.client.Agent().Self()
@@ -341,7 +341,7 @@ func readTaskEnviron(t *testing.T, n *tracedNode, alloc *api.Allocation, task st
 	return environ
 }
 
-func hasSpan(spans map[string]timeline.Span, name string) bool {
+func hasSpan(spans map[string]tracespan.Span, name string) bool {
 	for _, s := range spans {
 		if s.Name == name {
 			return true
@@ -352,11 +352,11 @@ func hasSpan(spans map[string]timeline.Span, name string) bool {
 
 // compareTrace checks that a trace has the same spans as a time line, and returns the exported spans by
 // their ids.
-func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]timeline.Span, alloc *api.Allocation) map[string]*tracepb.Span {
+func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]tracespan.Span, alloc *api.Allocation) map[string]*tracepb.Span {
 	t.Helper()
 	traceID := strings.ReplaceAll(alloc.ID, "-", "")
 	root := rootSpanID(alloc)
-	byExportedID := make(map[string]timeline.Span)
+	byExportedID := make(map[string]tracespan.Span)
 	for _, s := range recorded {
 		byExportedID[exportedID(alloc, s)] = s
 	}

@@ -6,11 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
@@ -167,26 +166,13 @@ func listIndexes(dir int, prefix string) ([]int64, error) {
 	}
 	var all []int64
 	for _, name := range names {
-		if n, ok := parseIndex(name, prefix); ok {
+		if n, ok := logfile.Index(name, prefix); ok {
 			all = append(all, n)
 		}
 	}
 	slices.Sort(all)
 	return all, nil
 }
-
-// parseIndex returns the number in the name of a log file. It accepts only numbers in the format
-// that this package writes, and none that is close to an overflow.
-func parseIndex(name, prefix string) (int64, bool) {
-	digits, ok := strings.CutPrefix(name, prefix)
-	if !ok || len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && digits != "0" {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(digits, 10, 63)
-	return int64(n), err == nil
-}
-
-func fileName(prefix string, index int64) string { return prefix + strconv.FormatInt(index, 10) }
 
 // openLogFile opens an existing log file. It returns errForeignFile if a task has replaced the file by a
 // link, a device, or a hard link to another file.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
@@ -153,7 +154,7 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.dir, fileName(r.filePrefix, index)); err == nil && isLogFile(&st) {
+		if st, err := safepath.StatAt(r.dir, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
@@ -242,14 +243,14 @@ func (r *logReader) open(index int64) error {
 	if index != r.index {
 		r.index, r.offset = index, 0
 	}
-	fd, _, err := openLogFile(r.dir, fileName(r.filePrefix, index), unix.O_RDONLY)
+	fd, _, err := openLogFile(r.dir, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
 		r.fd = fd
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
 		r.index, r.offset = index+1, 0
 	default:
-		return fmt.Errorf("open %s: %w", fileName(r.filePrefix, index), err)
+		return fmt.Errorf("open %s: %w", logfile.Name(r.filePrefix, index), err)
 	}
 	return nil
 }
@@ -262,7 +263,7 @@ func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chun
 			continue
 		}
 		if err != nil {
-			return total, fmt.Errorf("read %s: %w", fileName(r.filePrefix, r.index), err)
+			return total, fmt.Errorf("read %s: %w", logfile.Name(r.filePrefix, r.index), err)
 		}
 		if n == 0 {
 			var st unix.Stat_t
@@ -272,7 +273,7 @@ func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chun
 			r.offset = 0
 			continue
 		}
-		if err := emit(Chunk{File: fileName(r.filePrefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
+		if err := emit(Chunk{File: logfile.Name(r.filePrefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
 			return total, err
 		}
 		r.offset += int64(n)

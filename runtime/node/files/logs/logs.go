@@ -3,6 +3,8 @@ package logs
 import (
 	"fmt"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // Limits bounds the disk space of one stream.
@@ -76,8 +78,7 @@ func tasksOfFDKeys(keys []string) map[taskKey]bool {
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 
-// filePrefix returns the start of the names of the stream's files; a number follows.
-func (k key) filePrefix() string { return k.Task + "." + string(k.Stream) + "." }
+func (k key) filePrefix() string { return logfile.Prefix(k.Task, string(k.Stream)) }
 
 // check rejects an unknown stream, because its name would be part of a path.
 func (k key) check() error {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
@@ -290,7 +291,7 @@ func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
 		s.t.Fatal(err)
 	}
 	for _, index := range list {
-		name := fileName(prefix, index)
+		name := logfile.Name(prefix, index)
 		names = append(names, name)
 		b, err := os.ReadFile(filepath.Join(s.logDir, name))
 		if err != nil {

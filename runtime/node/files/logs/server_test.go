@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -239,8 +240,8 @@ func FuzzParseIndex(f *testing.F) {
 	f.Add("web.stdout.007")
 	f.Add("web.stdout.18446744073709551616")
 	f.Fuzz(func(t *testing.T, name string) {
-		n, ok := parseIndex(name, "web.stdout.")
-		if ok && (n < 0 || fileName("web.stdout.", n) != name) {
+		n, ok := logfile.Index(name, "web.stdout.")
+		if ok && (n < 0 || logfile.Name("web.stdout.", n) != name) {
 			t.Errorf("%q is read as %d", name, n)
 		}
 	})

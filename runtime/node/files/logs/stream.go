@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 const (
@@ -76,9 +78,9 @@ type stream struct {
 
 	allDroppedBytes int64 // bytes dropped in all failures
 
-	arrived         []outputStart // output whose arrival time is not stored yet
-	lastArrival     ArrivalTime   // last stored arrival time; the zero Time if it is unknown
-	lastArrivalFile int64         // number of the log file of lastArrival
+	arrived         []outputStart       // output whose arrival time is not stored yet
+	lastArrival     logfile.ArrivalTime // last stored arrival time; the zero Time if it is unknown
+	lastArrivalFile int64               // number of the log file of lastArrival
 }
 
 // writeFailure is the state of a stream whose output the file system rejects.
@@ -99,14 +101,14 @@ func (s *stream) openNewestFile() error {
 	s.fileIndexes = files
 	if len(files) > 0 {
 		s.fileIndex = files[len(files)-1]
-		fd, size, err := openLogFile(s.dirFD, fileName(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
+		fd, size, err := openLogFile(s.dirFD, logfile.Name(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
 			s.fileFD, s.fileSize, s.newlineKnown = fd, size, false
 			s.pruneFiles()
 			return nil
 		}
 		if !errors.Is(err, errForeignFile) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
-			return fmt.Errorf("open %s: %w", fileName(s.key.filePrefix(), s.fileIndex), err)
+			return fmt.Errorf("open %s: %w", logfile.Name(s.key.filePrefix(), s.fileIndex), err)
 		}
 	} else {
 		s.fileIndex = -1
@@ -126,7 +128,7 @@ func (s *stream) closeRemovedFile() {
 // rotate continues in a new file.
 func (s *stream) rotate() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
-		name := fileName(s.key.filePrefix(), index)
+		name := logfile.Name(s.key.filePrefix(), index)
 		fd, err := createLogFile(s.dirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
 			// A task has made files with the names of this stream: continue after the last of
@@ -154,9 +156,9 @@ func (s *stream) rotate() error {
 func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
 		// Errors are ignored: a file may be removed already, or be a directory that a task has made.
-		name := fileName(s.key.filePrefix(), s.fileIndexes[0])
+		name := logfile.Name(s.key.filePrefix(), s.fileIndexes[0])
 		_ = unix.Unlinkat(s.dirFD, name, 0)
-		_ = unix.Unlinkat(s.dirFD, ArrivalTimesFile(name), 0)
+		_ = unix.Unlinkat(s.dirFD, logfile.ArrivalTimesFile(name), 0)
 		s.fileIndexes = s.fileIndexes[1:]
 	}
 }
@@ -349,7 +351,7 @@ func (s *stream) atLineStart() (bool, error) {
 			var lastByte [1]byte
 			n, err := unix.Pread(s.fileFD, lastByte[:], s.fileSize-1)
 			if err != nil {
-				return false, fmt.Errorf("read the end of %s: %w", fileName(s.key.filePrefix(), s.fileIndex), err)
+				return false, fmt.Errorf("read the end of %s: %w", logfile.Name(s.key.filePrefix(), s.fileIndex), err)
 			}
 			s.endsWithNewline = n == 1 && lastByte[0] == '\n'
 		}

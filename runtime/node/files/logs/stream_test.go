@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
 // newTestStream returns a stream over a FIFO, and the FIFO's other end.
@@ -68,7 +70,7 @@ func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	}
 	var all []string
 	for _, index := range list {
-		b, err := os.ReadFile(filepath.Join(dir, fileName(s.key.filePrefix(), index)))
+		b, err := os.ReadFile(filepath.Join(dir, logfile.Name(s.key.filePrefix(), index)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +290,7 @@ func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: 10})
 	feedStream(t, s, w, tl, "000000000\n")
 	for i := 1; i < 100; i++ {
-		if err := os.WriteFile(filepath.Join(dir, fileName("web.stdout.", int64(i))), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, logfile.Name("web.stdout.", int64(i))), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -265,7 +266,7 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 		ctx, cancel = context.WithTimeout(ctx, deadline)
 		defer cancel()
 	}
-	begin, span := time.Now(), c.config.Timeline.Start(timeline.KindHook, point.String(), h.Name())
+	begin, span := time.Now(), c.config.Timeline.Start(tracespan.KindHook, point.String(), h.Name())
 	response, err := call(span.Context(ctx), h, impl)
 	span.End(describeResponse(response), err)
 	duration := time.Since(begin)

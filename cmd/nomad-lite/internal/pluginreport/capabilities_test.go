@@ -1,4 +1,4 @@
-package pluginstatus
+package pluginreport
 
 import (
 	"strings"

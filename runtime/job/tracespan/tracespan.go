@@ -1,7 +1,6 @@
-package timeline
+package tracespan
 
 import (
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -46,29 +45,25 @@ type Span struct {
 	Dropped int `json:",omitempty"`
 }
 
-// maxTextLen is the maximum size in bytes of each text of a span. A span of maximum size has less than 10
+// MaxTextLen is the maximum size in bytes of each text of a span. A span of maximum size has less than 10
 // kB in JSON.
-const maxTextLen = 1000
+const MaxTextLen = 1000
 
-func (s *Span) clip() {
+// Clip shortens each text to MaxTextLen.
+func (s *Span) Clip() {
 	for _, text := range []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error} {
 		*text = clipText(*text)
 	}
 }
 
-// clipText shortens a text to maxTextLen, at the end of a character.
+// clipText shortens a text to MaxTextLen, at the end of a character.
 func clipText(text string) string {
-	if len(text) <= maxTextLen {
+	if len(text) <= MaxTextLen {
 		return text
 	}
-	end := maxTextLen - len("…")
+	end := MaxTextLen - len("…")
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
 	return strings.ToValidUTF8(text[:end], "") + "…"
-}
-
-// sortSpans sorts spans by their start. Spans with the same start keep their order.
-func sortSpans(spans []Span) {
-	slices.SortStableFunc(spans, func(a, b Span) int { return a.Start.Compare(b.Start) })
 }

@@ -1,0 +1,2 @@
+// Package pluginreport describes the plugins of an agent in this process, in the form of package pluginstatus.
+package pluginreport

@@ -1,0 +1,122 @@
+package pluginreport
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+)
+
+// Fingerprints are the latest fingerprints of all plugins.
+type Fingerprints struct {
+	Drivers map[string]supervisor.DriverInfo // by name of the driver
+	Devices []supervisor.DeviceGroup
+}
+
+// NewPlugin describes a plugin.
+func NewPlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatus.Plugin {
+	row := &pluginstatus.Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
+	var info supervisor.DriverInfo
+	switch p.Serves.Type {
+	case base.TypeHook:
+		row.Hook = p.Serves.Name
+	case base.TypeDevice:
+		row.Device, row.Note = p.Serves.Name, formatDevices(p.Serves.Name, fingerprints.Devices)
+	default:
+		info = fingerprints.Drivers[p.Serves.Name]
+		row.Driver, row.Note = p.Serves.Name, info.Description
+	}
+	switch {
+	case p.Err != nil:
+		row.Health, row.Note, row.Failed = pluginstatus.HealthFailed, p.Err.Error(), true
+	case p.SupersededBy != "":
+		row.Health, row.Note = "unused", p.SupersededBy
+	case p.Idle:
+		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
+	case p.Hook != nil:
+		row.Health, row.Note = "healthy", formatHookPoints(p.Hook)
+	case p.Serves.Name == "":
+		row.Health, row.Note = pluginstatus.HealthStarting, "has not answered yet"
+	case row.Device != "" && !p.StateKnown:
+		row.Health, row.Note = pluginstatus.HealthStarting, "has not reported its devices yet"
+	case row.Device != "":
+		row.Health = "healthy"
+	case !info.Detected:
+		row.Health = "undetected"
+	case !info.Healthy:
+		row.Health = "unhealthy"
+	default:
+		row.Health = "healthy"
+	}
+	return row
+}
+
+// formatDevices returns the number of devices in each group of a device plugin.
+func formatDevices(plugin string, groups []supervisor.DeviceGroup) string {
+	var counts []string
+	for _, g := range groups {
+		if g.Plugin != plugin {
+			continue
+		}
+		text := fmt.Sprintf("%s: %d", g.ID, len(g.Devices))
+		unhealthy := 0
+		for _, d := range g.Devices {
+			if !d.Healthy {
+				unhealthy++
+			}
+		}
+		if unhealthy > 0 {
+			text += fmt.Sprintf(" (%d unhealthy)", unhealthy)
+		}
+		counts = append(counts, text)
+	}
+	if len(counts) == 0 {
+		return "has found no devices"
+	}
+	return strings.Join(counts, ", ")
+}
+
+// formatHookPoints returns the hook points at which a hook is called.
+func formatHookPoints(d *hook.Description) string {
+	var hookPointNames []string
+	for _, p := range d.Subscriptions {
+		hookPointNames = append(hookPointNames, p.Point.String())
+	}
+	text := strings.Join(hookPointNames, ", ")
+	if d.AllAllocs {
+		text += "; of every allocation"
+	}
+	return text
+}
+
+// NewProcess describes the process of a plugin.
+func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatus.Process {
+	row := NewPlugin(p, fingerprints)
+	described := pluginstatus.Process{
+		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
+		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
+	}
+	if p.Serves.Name != "" {
+		described.Type = p.Serves.Type.String()
+	}
+	if p.LastExitErr != nil {
+		described.LastExit = &pluginstatus.Exit{Time: p.LastExitAt, Error: p.LastExitErr.Error()}
+	}
+	if p.Err != nil {
+		described.Error = p.Err.Error()
+	} else if row.Device != "" {
+		described.Devices = row.Note
+	}
+	return described
+}
+
+// AddDescription adds what a plugin reports about itself to the description of its process. root means that the agent is root.
+func AddDescription(p *pluginstatus.Process, d *supervisor.Description, root bool) {
+	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
+	if d.Capabilities != nil {
+		p.Capabilities = NewCapabilities(d.Capabilities, root)
+	}
+}
