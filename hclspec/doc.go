@@ -1,11 +1,11 @@
 // Package hclspec is the schema of the config block of a plugin or of a task, and decodes the
 // bytes of such a block in the plugin.
 //
-// The plugin describes its block with a Spec, which is sent as the messages of specpb. The
+// The plugin describes its block with a Spec, which package specwire converts to the messages of specpb. The
 // host decodes the block with the Spec (package block), and sends the value as msgpack. The
 // plugin decodes the bytes into a struct with codec tags. Driver state uses a second, older
 // dialect of msgpack (MarshalState).
 //
 // Specs come from plugins, which cannot crash the host. The package starts no process, opens
-// no file, and links no HCL parser.
+// no file, and links neither an HCL parser nor protobuf.
 package hclspec

@@ -1,12 +1,9 @@
 package hclspec
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
-
-	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
 // MaxDepth is the maximum nesting depth of specs. The specs of existing drivers have a
@@ -35,8 +32,8 @@ type Spec struct {
 // Kind is the kind of a Spec.
 type Kind uint8
 
-// KindNone is the kind of a Spec from a message that has no kind. Each of the other kinds has a
-// function of its name.
+// KindNone is the kind of the zero Spec, which stands for a message without a kind. Each of the other
+// kinds has a function of its name.
 const (
 	KindNone Kind = iota
 	KindObject
@@ -149,105 +146,4 @@ func (s *Spec) Cached(compute func() any) any {
 	v := compute()
 	s.cache.Store(&v)
 	return v
-}
-
-// FromProto converts the message of a plugin, which may be invalid: Decode reports most
-// errors. FromProto only returns an error if the message nests too deeply. A nil
-// message is a nil Spec.
-func FromProto(p *specpb.Spec) (*Spec, error) {
-	return fromProto(p, MaxDepth)
-}
-
-func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
-	if p == nil {
-		return nil, nil
-	}
-	if depth == 0 {
-		return nil, fmt.Errorf("spec is nested deeper than %d levels", MaxDepth)
-	}
-
-	s := &Spec{}
-	var err error
-	switch b := p.GetBlock().(type) {
-	case *specpb.Spec_Object:
-		s.kind, s.attributes = KindObject, make(map[string]*Spec, len(b.Object.GetAttributes()))
-		for key, part := range b.Object.GetAttributes() {
-			if s.attributes[key], err = fromProto(part, depth-1); err != nil {
-				return nil, err
-			}
-		}
-	case *specpb.Spec_Array:
-		s.kind, s.values = KindArray, make([]*Spec, len(b.Array.GetValues()))
-		for i, part := range b.Array.GetValues() {
-			if s.values[i], err = fromProto(part, depth-1); err != nil {
-				return nil, err
-			}
-		}
-	case *specpb.Spec_Attr:
-		s.kind, s.name, s.typeOrLiteral, s.required = KindAttr, b.Attr.GetName(), b.Attr.GetType(), b.Attr.GetRequired()
-	case *specpb.Spec_BlockValue:
-		s.kind, s.name, s.required = KindBlock, b.BlockValue.GetName(), b.BlockValue.GetRequired()
-		s.nested, err = fromProto(b.BlockValue.GetNested(), depth-1)
-	case *specpb.Spec_BlockAttrs:
-		s.kind, s.name, s.typeOrLiteral, s.required = KindBlockAttrs, b.BlockAttrs.GetName(), b.BlockAttrs.GetType(), b.BlockAttrs.GetRequired()
-	case *specpb.Spec_BlockList:
-		s.kind, s.name, s.min, s.max = KindBlockList, b.BlockList.GetName(), b.BlockList.GetMinItems(), b.BlockList.GetMaxItems()
-		s.nested, err = fromProto(b.BlockList.GetNested(), depth-1)
-	case *specpb.Spec_BlockSet:
-		s.kind, s.name, s.min, s.max = KindBlockSet, b.BlockSet.GetName(), b.BlockSet.GetMinItems(), b.BlockSet.GetMaxItems()
-		s.nested, err = fromProto(b.BlockSet.GetNested(), depth-1)
-	case *specpb.Spec_BlockMap:
-		s.kind, s.name, s.labels = KindBlockMap, b.BlockMap.GetName(), slices.Clone(b.BlockMap.GetLabels())
-		s.nested, err = fromProto(b.BlockMap.GetNested(), depth-1)
-	case *specpb.Spec_Default:
-		s.kind = KindDefault
-		if s.nested, err = fromProto(b.Default.GetPrimary(), depth-1); err == nil {
-			s.defaultSpec, err = fromProto(b.Default.GetDefault(), depth-1)
-		}
-	case *specpb.Spec_Literal:
-		s.kind, s.typeOrLiteral = KindLiteral, b.Literal.GetValue()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// Proto returns the message for s. For a nil Spec the message is nil.
-func (s *Spec) Proto() *specpb.Spec {
-	if s == nil {
-		return nil
-	}
-	switch s.kind {
-	case KindObject:
-		attributes := make(map[string]*specpb.Spec, len(s.attributes))
-		for key, part := range s.attributes {
-			attributes[key] = part.Proto()
-		}
-		return &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: attributes}}}
-	case KindArray:
-		values := make([]*specpb.Spec, len(s.values))
-		for i, part := range s.values {
-			values[i] = part.Proto()
-		}
-		return &specpb.Spec{Block: &specpb.Spec_Array{Array: &specpb.Array{Values: values}}}
-	case KindAttr:
-		return &specpb.Spec{Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: s.name, Type: s.typeOrLiteral, Required: s.required}}}
-	case KindBlock:
-		return &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: s.name, Required: s.required, Nested: s.nested.Proto()}}}
-	case KindBlockAttrs:
-		return &specpb.Spec{Block: &specpb.Spec_BlockAttrs{BlockAttrs: &specpb.BlockAttrs{Name: s.name, Type: s.typeOrLiteral, Required: s.required}}}
-	case KindBlockList:
-		return &specpb.Spec{Block: &specpb.Spec_BlockList{BlockList: &specpb.BlockList{Name: s.name, MinItems: s.min, MaxItems: s.max, Nested: s.nested.Proto()}}}
-	case KindBlockSet:
-		return &specpb.Spec{Block: &specpb.Spec_BlockSet{BlockSet: &specpb.BlockSet{Name: s.name, MinItems: s.min, MaxItems: s.max, Nested: s.nested.Proto()}}}
-	case KindBlockMap:
-		return &specpb.Spec{Block: &specpb.Spec_BlockMap{BlockMap: &specpb.BlockMap{Name: s.name, Labels: s.labels, Nested: s.nested.Proto()}}}
-	case KindDefault:
-		return &specpb.Spec{Block: &specpb.Spec_Default{Default: &specpb.Default{Primary: s.nested.Proto(), Default: s.defaultSpec.Proto()}}}
-	case KindLiteral:
-		return &specpb.Spec{Block: &specpb.Spec_Literal{Literal: &specpb.Literal{Value: s.typeOrLiteral}}}
-	default:
-		return &specpb.Spec{}
-	}
 }

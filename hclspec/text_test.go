@@ -2,8 +2,6 @@ package hclspec
 
 import (
 	"testing"
-
-	"google.golang.org/protobuf/proto"
 )
 
 func TestTextShowsEachPartOfBlock(t *testing.T) {
@@ -96,28 +94,5 @@ func TestTextOfInvalidSpecsEnds(t *testing.T) {
 	}
 	for _, s := range []*Spec{{}, Object(map[string]*Spec{"a": nil}), Array(nil, Attr("", "string", false)), Default(nil, nil), Block("b", nil, false)} {
 		_ = s.Text()
-	}
-}
-
-func TestJSONRoundTrip(t *testing.T) {
-	for name, s := range map[string]*Spec{"everything": fullSpec, "nothing": nil, "no kind": {}} {
-		t.Run(name, func(t *testing.T) {
-			text, err := s.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
-			back, err := FromJSON(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !proto.Equal(back.Proto(), s.Proto()) || (back == nil) != (s == nil) {
-				t.Errorf("got %v, want %v", back.Proto(), s.Proto())
-			}
-		})
-	}
-	for _, text := range []string{"", "{", `{"colour": {}}`, `[]`} {
-		if _, err := FromJSON([]byte(text)); err == nil {
-			t.Errorf("no error for %q", text)
-		}
 	}
 }

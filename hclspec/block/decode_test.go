@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 )
 
 // Schemas of config blocks that these tests decode.
@@ -428,7 +429,7 @@ func TestDecodeWithMissingFieldsDoesNotPanic(t *testing.T) {
 		{Block: &specpb.Spec_Default{}},
 		{Block: &specpb.Spec_Literal{}},
 	} {
-		s, err := hclspec.FromProto(&specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: map[string]*specpb.Spec{"x": p}}}})
+		s, err := specwire.FromProto(&specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: map[string]*specpb.Spec{"x": p}}}})
 		if err != nil {
 			t.Fatal(err)
 		}

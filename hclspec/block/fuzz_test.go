@@ -13,13 +13,14 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 )
 
 // FuzzConfig checks that Decode returns, for any spec and config, either errors or a value
 // that can be encoded and decoded.
 func FuzzConfig(f *testing.F) {
 	for _, s := range []*hclspec.Spec{greetingSpec, numberSpec, execSpec, defaultsSpec, blocksSpec, typesSpec, job} {
-		b, err := proto.Marshal(s.Proto())
+		b, err := proto.Marshal(specwire.Proto(s))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -30,12 +31,12 @@ func FuzzConfig(f *testing.F) {
 		if proto.Unmarshal(spec, p) != nil {
 			return
 		}
-		s, err := hclspec.FromProto(p)
+		s, err := specwire.FromProto(p)
 		if err != nil {
 			return
 		}
-		if back, err := hclspec.FromProto(s.Proto()); err != nil || !proto.Equal(back.Proto(), s.Proto()) {
-			t.Fatalf("%v became %v, %v", s.Proto(), back.Proto(), err)
+		if back, err := specwire.FromProto(specwire.Proto(s)); err != nil || !proto.Equal(specwire.Proto(back), specwire.Proto(s)) {
+			t.Fatalf("%v became %v, %v", specwire.Proto(s), specwire.Proto(back), err)
 		}
 		var config map[string]any
 		if json.Unmarshal(text, &config) != nil {

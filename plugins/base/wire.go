@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
 )
 
@@ -40,7 +41,7 @@ func (c *client) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 	if err != nil {
 		return nil, c.conn.Err(ctx, err)
 	}
-	spec, err := hclspec.FromProto(resp.GetSpec())
+	spec, err := specwire.FromProto(resp.GetSpec())
 	if err != nil {
 		return nil, fmt.Errorf("config schema: %w", err)
 	}
@@ -84,7 +85,7 @@ func (s *server) ConfigSchema(ctx context.Context, _ *basepb.ConfigSchemaRequest
 	if err != nil {
 		return nil, err
 	}
-	return &basepb.ConfigSchemaResponse{Spec: spec.Proto()}, nil
+	return &basepb.ConfigSchemaResponse{Spec: specwire.Proto(spec)}, nil
 }
 
 func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {

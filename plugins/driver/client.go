@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
@@ -83,7 +84,7 @@ func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 		if err != nil {
 			return nil, c.err(ctx, err)
 		}
-		spec, err := hclspec.FromProto(resp.GetSpec())
+		spec, err := specwire.FromProto(resp.GetSpec())
 		if err != nil {
 			return nil, fmt.Errorf("task config schema: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
@@ -40,7 +41,7 @@ func (s *server) TaskConfigSchema(ctx context.Context, _ *driverpb.TaskConfigSch
 	if spec == nil {
 		spec = hclspec.Object(nil) // the host needs a schema to decode even an empty config block
 	}
-	return &driverpb.TaskConfigSchemaResponse{Spec: spec.Proto()}, nil
+	return &driverpb.TaskConfigSchemaResponse{Spec: specwire.Proto(spec)}, nil
 }
 
 func (s *server) Capabilities(ctx context.Context, _ *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
@@ -57,7 +57,7 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 		}
 	}
 	if p.GetAttachmentSchema() != nil {
-		if d.Schema, err = hclspec.FromProto(p.GetAttachmentSchema()); err != nil {
+		if d.Schema, err = specwire.FromProto(p.GetAttachmentSchema()); err != nil {
 			return nil, fmt.Errorf("attachment schema: %w", err)
 		}
 	}

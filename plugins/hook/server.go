@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
@@ -42,7 +43,7 @@ func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hook
 		p.Subscriptions = append(p.Subscriptions, row)
 	}
 	if d.Schema != nil {
-		p.AttachmentSchema = d.Schema.Proto()
+		p.AttachmentSchema = specwire.Proto(d.Schema)
 	}
 	return p, nil
 }
