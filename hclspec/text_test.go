@@ -1,8 +1,6 @@
 package hclspec
 
-import (
-	"testing"
-)
+import "testing"
 
 func TestTextShowsEachPartOfBlock(t *testing.T) {
 	nested := Object(map[string]*Spec{"source": Attr("source", "string", true), "read_only": Default(Attr("read_only", "bool", false), Literal("false"))})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -17,28 +17,28 @@ import (
 // hook) are elsewhere.
 
 func callInfo(d infoProvider) (info DriverInfo, err error) {
-	defer base.Recover(d, "Info", &err)
+	defer basewire.Recover(d, "Info", &err)
 	return d.Info(), nil
 }
 
 func callConfigure(ctx context.Context, c Configurer, config *Config) (err error) {
-	defer base.Recover(c, "Configure", &err)
+	defer basewire.Recover(c, "Configure", &err)
 	return c.Configure(ctx, config)
 }
 
 func callSetHost(u HostSetter, host hook.Host, node hook.Node) (err error) {
-	defer base.Recover(u, "SetHost", &err)
+	defer basewire.Recover(u, "SetHost", &err)
 	u.SetHost(host, node)
 	return nil
 }
 
 func callInit(ctx context.Context, i Initializer) (err error) {
-	defer base.Recover(i, "Init", &err)
+	defer basewire.Recover(i, "Init", &err)
 	return i.Init(ctx)
 }
 
 func callShutdown(ctx context.Context, s Shutdowner) (err error) {
-	defer base.Recover(s, "Shutdown", &err)
+	defer basewire.Recover(s, "Shutdown", &err)
 	return s.Shutdown(ctx)
 }
 
@@ -51,57 +51,57 @@ func callFingerprint(ctx context.Context, f Fingerprinter) (print driver.Fingerp
 			print = driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: err.Error()}
 		}
 	}()
-	defer base.Recover(f, "Fingerprint", &err)
+	defer basewire.Recover(f, "Fingerprint", &err)
 	return f.Fingerprint(ctx)
 }
 
 func callCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error) {
-	defer base.Recover(n, "CreateNetwork", &err)
+	defer basewire.Recover(n, "CreateNetwork", &err)
 	return n.CreateNetwork(ctx, allocID, hostname)
 }
 
 func callDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *driver.NetworkIsolation) (err error) {
-	defer base.Recover(n, "DestroyNetwork", &err)
+	defer basewire.Recover(n, "DestroyNetwork", &err)
 	return n.DestroyNetwork(ctx, allocID, isolation)
 }
 
 func callSweep(ctx context.Context, s OrphanKiller, allocID, task string) (found bool, err error) {
-	defer base.Recover(s, "Sweep", &err)
+	defer basewire.Recover(s, "Sweep", &err)
 	return s.Sweep(ctx, allocID, task)
 }
 
 func callWait(ctx context.Context, t Task) (result driver.ExitResult, err error) {
-	defer base.Recover(t, "Wait", &err)
+	defer basewire.Recover(t, "Wait", &err)
 	return t.Wait(ctx)
 }
 
 func callKill(ctx context.Context, t Task) (err error) {
-	defer base.Recover(t, "Kill", &err)
+	defer basewire.Recover(t, "Kill", &err)
 	return t.Kill(ctx)
 }
 
 func callSignal(ctx context.Context, s Signaler, name string) (err error) {
-	defer base.Recover(s, "Signal", &err)
+	defer basewire.Recover(s, "Signal", &err)
 	return s.Signal(ctx, name)
 }
 
 func callStop(ctx context.Context, s Stopper, timeout time.Duration, signal string) (err error) {
-	defer base.Recover(s, "Stop", &err)
+	defer basewire.Recover(s, "Stop", &err)
 	return s.Stop(ctx, timeout, signal)
 }
 
 func callExec(ctx context.Context, e Execer, exec driver.Exec) (result driver.ExitResult, err error) {
-	defer base.Recover(e, "Exec", &err)
+	defer basewire.Recover(e, "Exec", &err)
 	return e.Exec(ctx, exec)
 }
 
 func callStats(ctx context.Context, s StatsProvider) (stats driver.TaskStats, err error) {
-	defer base.Recover(s, "Stats", &err)
+	defer basewire.Recover(s, "Stats", &err)
 	return s.Stats(ctx)
 }
 
 func callState(s StateProvider) (state any, err error) {
-	defer base.Recover(s, "State", &err)
+	defer basewire.Recover(s, "State", &err)
 	return s.State(), nil
 }
 
@@ -111,7 +111,7 @@ func callNetwork(t Task) (network *driver.NetworkOverride, err error) {
 	if !ok {
 		return nil, nil
 	}
-	defer base.Recover(n, "Network", &err)
+	defer basewire.Recover(n, "Network", &err)
 	return n.Network(), nil
 }
 
@@ -121,7 +121,7 @@ func callAttributes(t Task) (attributes map[string]string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	defer base.Recover(a, "Attributes", &err)
+	defer basewire.Recover(a, "Attributes", &err)
 	return a.Attributes(), nil
 }
 
@@ -131,27 +131,27 @@ func callDestroy(ctx context.Context, t Task) (err error) {
 	if !ok {
 		return nil
 	}
-	defer base.Recover(d, "Destroy", &err)
+	defer basewire.Recover(d, "Destroy", &err)
 	return d.Destroy(ctx)
 }
 
 func callDeviceFingerprint(ctx context.Context, d Device) (groups []device.Group, err error) {
-	defer base.Recover(d, "Fingerprint", &err)
+	defer basewire.Recover(d, "Fingerprint", &err)
 	return d.Fingerprint(ctx)
 }
 
 func callReserve(ctx context.Context, d Device, req *ReserveRequest) (r *device.Reservation, err error) {
-	defer base.Recover(d, "Reserve", &err)
+	defer basewire.Recover(d, "Reserve", &err)
 	return d.Reserve(ctx, req)
 }
 
 func callWatch(ctx context.Context, w DeviceWatcher) (changes <-chan struct{}, err error) {
-	defer base.Recover(w, "Watch", &err)
+	defer basewire.Recover(w, "Watch", &err)
 	return w.Watch(ctx), nil
 }
 
 func callDeviceStats(ctx context.Context, p DeviceStatsProvider) (groups []device.GroupStats, err error) {
-	defer base.Recover(p, "Stats", &err)
+	defer basewire.Recover(p, "Stats", &err)
 	return p.Stats(ctx)
 }
 

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // EnvDebug is the environment variable that runs a plugin under a debugger:
@@ -52,7 +52,7 @@ func serveDebug(p *pluginSpec, socket string) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("debug on %s: %w", socket, err), listener.Close())
 	}
-	g := base.NewServer(nil)
+	g := basewire.NewServer(nil)
 	if err := p.newService(logger).registerGRPC(g); err != nil {
 		return errors.Join(fmt.Errorf("debug: %w", err), listener.Close())
 	}

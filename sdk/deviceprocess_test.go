@@ -10,7 +10,9 @@ import (
 	"github.com/hashicorp/go-plugin"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -19,9 +21,9 @@ const envServeDevice = "SDK_TEST_DEVICE"
 
 func launchDevice(t *testing.T, env ...string) (base.Plugin, device.Plugin) {
 	t.Helper()
-	plugins := plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, device.PluginName: &device.GRPCPlugin{Name: "dongle"}}
+	plugins := plugin.PluginSet{basewire.PluginName: &basewire.GRPCPlugin{}, devicewire.PluginName: &devicewire.GRPCPlugin{Name: "dongle"}}
 	client := launchPlugin(t, plugins, io.Discard, append(env, envServeDevice+"=1")...)
-	return dispense[base.Plugin](t, client, base.PluginName), dispense[device.Plugin](t, client, device.PluginName)
+	return dispense[base.Plugin](t, client, basewire.PluginName), dispense[device.Plugin](t, client, devicewire.PluginName)
 }
 
 // checkDongle calls all methods of the plugin.

@@ -15,8 +15,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -97,17 +99,17 @@ func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	hook.RegisterHost(server, g)
+	hookwire.RegisterHost(server, g)
 	go server.Serve(listener)
 	t.Cleanup(server.Stop)
 	return socket, server.Stop
 }
 
-func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client) {
+func launchHook(t *testing.T, env ...string) (base.Plugin, *hookwire.Client) {
 	t.Helper()
-	plugins := plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, hook.PluginName: &hook.GRPCPlugin{}}
+	plugins := plugin.PluginSet{basewire.PluginName: &basewire.GRPCPlugin{}, hookwire.PluginName: &hookwire.GRPCPlugin{}}
 	client := launchPlugin(t, plugins, io.Discard, append(env, envServeHook+"=1")...)
-	return dispense[base.Plugin](t, client, base.PluginName), dispense[*hook.Client](t, client, hook.PluginName)
+	return dispense[base.Plugin](t, client, basewire.PluginName), dispense[*hookwire.Client](t, client, hookwire.PluginName)
 }
 
 func TestHookPluginProcess(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // hookServer implements hook.Plugin and base.Plugin with an author's hook.
@@ -17,7 +18,7 @@ type hookServer struct {
 	description *hook.Description
 
 	mu   sync.Mutex
-	host *hook.HostClient // host is nil before Configure, and if the hook has no SetHost method
+	host *hookwire.HostClient // host is nil before Configure, and if the hook has no SetHost method
 }
 
 var (
@@ -79,7 +80,7 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	if c.HostSocket == "" {
 		return errors.New("the host has no socket for what hooks ask for")
 	}
-	host, err := hook.DialHost(c.HostSocket)
+	host, err := hookwire.DialHost(c.HostSocket)
 	if err != nil {
 		return err
 	}

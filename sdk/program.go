@@ -8,9 +8,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -40,7 +42,7 @@ type pluginSetEntry interface {
 }
 
 func (s pluginService) registerGRPC(g *grpc.Server) error {
-	base.RegisterServer(g, s.basePlugin)
+	basewire.RegisterServer(g, s.basePlugin)
 	return s.grpcPlugin.GRPCServer(nil, g)
 }
 
@@ -61,7 +63,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		return nil, err
 	}
 	newService := func(b base.Plugin, d driver.Driver, busy func() bool) pluginService {
-		return pluginService{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
+		return pluginService{b, driverwire.PluginName, &driverwire.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
 		kind:            "task driver",
@@ -73,7 +75,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 			return newService(s, s, s.isBusy)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
-			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), alwaysBusy)
+			return newService(basewire.NewClient(conn, gone), driverwire.NewClient(conn, gone), alwaysBusy)
 		},
 	}, nil
 }
@@ -94,11 +96,11 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		newService: func(hclog.Logger) pluginService {
 			// A hook is never busy: without an agent, no hook point is called, and the work
 			// that a hook does for a task is not kept by its process.
-			return pluginService{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
+			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
-			c := hook.NewClient(conn, gone)
-			return pluginService{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
+			c := hookwire.NewClient(conn, gone)
+			return pluginService{basewire.NewClient(conn, gone), hookwire.PluginName, &hookwire.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
 		},
 	}, nil
 }
@@ -120,11 +122,11 @@ func newDeviceSpec(impl Device) (*pluginSpec, error) {
 		newService: func(logger hclog.Logger) pluginService {
 			s.logger = logger
 			// A device plugin is never busy: a reservation needs no process.
-			return pluginService{s, device.PluginName, &device.GRPCPlugin{Impl: s}, neverBusy}
+			return pluginService{s, devicewire.PluginName, &devicewire.GRPCPlugin{Impl: s}, neverBusy}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
-			c := device.NewClient(id.name, conn, gone)
-			return pluginService{base.NewClient(conn, gone), device.PluginName, &device.GRPCPlugin{Impl: c}, alwaysBusy}
+			c := devicewire.NewClient(id.name, conn, gone)
+			return pluginService{basewire.NewClient(conn, gone), devicewire.PluginName, &devicewire.GRPCPlugin{Impl: c}, alwaysBusy}
 		},
 	}, nil
 }

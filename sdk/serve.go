@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // idleTimeout is how long a plugin without tasks waits for a connection of a host.
@@ -39,7 +39,7 @@ func run(p *pluginSpec, err error) {
 }
 
 func runPlugin(p *pluginSpec) error {
-	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
+	byHand := os.Getenv(basewire.Handshake.MagicCookieKey) != basewire.Handshake.MagicCookieValue
 	socket := debugSocketPath(os.Getenv(EnvDebug), p.name)
 	if byHand && socket == "" {
 		if len(os.Args) == 2 && (os.Args[1] == "--version" || os.Args[1] == "-version") {
@@ -97,14 +97,14 @@ func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 	trim := memtrim.New(25, 100)
 	defer trim.Stop()
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: s.basePlugin},
-			s.name:          s.grpcPlugin,
+			basewire.PluginName: &basewire.GRPCPlugin{Impl: s.basePlugin},
+			s.name:              s.grpcPlugin,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := base.NewServer(append(opts, grpc.StatsHandler(&grpcStatsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
+			server := basewire.NewServer(append(opts, grpc.StatsHandler(&grpcStatsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server

@@ -22,8 +22,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -109,7 +110,7 @@ func launchPlugin(t *testing.T, plugins plugin.PluginSet, stderr io.Writer, env 
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+socketDir(t))...)
 	client := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig:  base.Handshake,
+		HandshakeConfig:  basewire.Handshake,
 		Plugins:          plugins,
 		Cmd:              cmd,
 		SkipHostEnv:      true,
@@ -137,8 +138,8 @@ func dispense[S any](t *testing.T, client *plugin.Client, name string) S {
 
 func launchDriver(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
 	t.Helper()
-	client := launchPlugin(t, plugin.PluginSet{driver.PluginName: &driver.GRPCPlugin{}}, stderr, env...)
-	return dispense[driver.Driver](t, client, driver.PluginName), client
+	client := launchPlugin(t, plugin.PluginSet{driverwire.PluginName: &driverwire.GRPCPlugin{}}, stderr, env...)
+	return dispense[driver.Driver](t, client, driverwire.PluginName), client
 }
 
 // startDebugged starts this binary by hand, and waits until it waits for a host.
@@ -218,7 +219,7 @@ func TestHangupAndInterruptDoNotEndThePlugin(t *testing.T) {
 
 func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2", "TMPDIR="+socketDir(t))
+	cmd.Env = append(os.Environ(), basewire.Handshake.MagicCookieKey+"="+basewire.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2", "TMPDIR="+socketDir(t))
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +246,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	d := driver.NewClient(conn, make(chan struct{}))
+	d := driverwire.NewClient(conn, make(chan struct{}))
 	for i := range 300 { // the log lines of 300 starts exceed the capacity of a pipe
 		id := fmt.Sprintf("a/t/%d", i)
 		if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: id, AllocID: "a", Name: "t"}); err != nil {
@@ -311,7 +312,7 @@ func TestDebugDriver(t *testing.T) {
 
 	// Without a process to attach to, the plugin prints an error message.
 	stub := exec.Command(os.Args[0])
-	stub.Env = append(os.Environ(), env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
+	stub.Env = append(os.Environ(), env, basewire.Handshake.MagicCookieKey+"="+basewire.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
 	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "no plugin listens there") {
 		t.Errorf("nobody to attach to: %v, %s", err, out)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -201,7 +202,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 // sweepAfterStartPanic kills the processes that a Start may have started before it panicked:
 // it returned no task that could stop them.
 func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartRequest, err error) {
-	var panicErr *base.PanicError
+	var panicErr *basewire.PanicError
 	if !errors.As(err, &panicErr) {
 		return
 	}
@@ -283,7 +284,7 @@ func (s *driverServer) run(t *task, author Task) {
 		defer cancel()
 		result, err := callWait(ctx, author)
 		if err != nil {
-			var panicErr *base.PanicError
+			var panicErr *basewire.PanicError
 			t.exitUnknown = errors.As(err, &panicErr)
 			result.Err = errors.Join(err, result.Err)
 		}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -46,7 +46,7 @@ func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
 // into an error, and returns an error if the method returns neither a task nor an error.
 func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
-		defer base.Recover(impl, name, &err)
+		defer basewire.Recover(impl, name, &err)
 		started, err := method(ctx, start)
 		if err != nil {
 			return nil, err

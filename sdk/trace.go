@@ -3,7 +3,7 @@ package sdk
 import (
 	"context"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // Traceparent returns the context, in the trace of the allocation, of the call that a method of a driver or
@@ -14,4 +14,4 @@ import (
 //
 //	carrier := propagation.MapCarrier{"traceparent": sdk.Traceparent(ctx)}
 //	ctx = propagation.TraceContext{}.Extract(ctx, carrier)
-func Traceparent(ctx context.Context) string { return base.IncomingTraceparent(ctx) }
+func Traceparent(ctx context.Context) string { return basewire.IncomingTraceparent(ctx) }

@@ -2,10 +2,15 @@ package base
 
 import (
 	"context"
+	"errors"
 	"regexp"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
+
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor.
+var ErrPluginDown = errors.New("plugin is shut down")
 
 // Type is the kind of a plugin.
 type Type int32

@@ -1,14 +1,6 @@
 package base
 
-import (
-	"context"
-
-	"google.golang.org/grpc/metadata"
-)
-
-// traceparentKey is the gRPC metadata with the trace context of a call, which W3C Trace Context and the
-// instrumentation of gRPC define.
-const traceparentKey = "traceparent"
+import "context"
 
 type traceparentContextKey struct{}
 
@@ -22,22 +14,4 @@ func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 func Traceparent(ctx context.Context) string {
 	traceparent, _ := ctx.Value(traceparentContextKey{}).(string)
 	return traceparent
-}
-
-// withTraceMetadata adds the traceparent of ctx to the metadata of a call.
-func withTraceMetadata(ctx context.Context) context.Context {
-	traceparent := Traceparent(ctx)
-	if traceparent == "" {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, traceparentKey, traceparent)
-}
-
-// IncomingTraceparent returns the traceparent of the call that a plugin is handling under ctx, or "".
-func IncomingTraceparent(ctx context.Context) string {
-	values := metadata.ValueFromIncomingContext(ctx, traceparentKey)
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
 }

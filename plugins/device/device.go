@@ -8,6 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
+// APIVersion is the version of the device plugin protocol, as in base.Info.
+const APIVersion = "v0.1.0"
+
 // Plugin is the contract between the host and one device plugin. Both the host's client and
 // the implementation in the plugin process implement it.
 //

@@ -9,13 +9,12 @@ import (
 
 // These limits protect the host, which keeps devices in memory and on disk.
 const (
-	maxGroups       = 1024    // per message
-	maxDevices      = 8192    // per message, in all groups
-	maxAttributes   = 1024    // per group
-	maxStatDepth    = 16      // nested StatObjects
-	maxReservation  = 1 << 20 // bytes of a Reservation, which is stored with the task
-	entryOverhead   = 64      // estimated bytes of a mount or a device without its texts
-	maxResponseSize = 4 << 20 // bytes of a message
+	maxGroups      = 1024    // per message
+	maxDevices     = 8192    // per message, in all groups
+	maxAttributes  = 1024    // per group
+	maxStatDepth   = 16      // nested StatObjects
+	maxReservation = 1 << 20 // bytes of a Reservation, which is stored with the task
+	entryOverhead  = 64      // estimated bytes of a mount or a device without its texts
 )
 
 // Validate returns an error that names the first invalid field, or nil. A Fingerprint without

@@ -9,6 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
+// APIVersion is the version of the driver protocol, as in base.Info.
+const APIVersion = "v0.1.0"
+
 // Driver is the contract between the host and one task driver. Both the host's client and
 // the implementation in the plugin process implement it.
 //

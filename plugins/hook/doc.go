@@ -8,8 +8,6 @@
 // plugin look the same to a runner. The runner implements deadlines, order and error
 // handling; the comment of each interface describes them.
 //
-// The contract crosses the wire in both directions: calls for hook points go from the
-// host ([Client]) to the plugin ([RegisterServer]), and the plugin's own requests go to
-// a separate socket of the host ([DialHost], [RegisterHost]), which survives restarts
-// of the agent.
+// The plugin calls its host through [Host]. The package links no gRPC: package hookwire has the
+// clients and servers of both directions.
 package hook

@@ -5,20 +5,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/go-plugin"
-	"google.golang.org/grpc"
-
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-const (
-	// APIVersion is the version of the hook protocol that this package speaks, on
-	// both sides.
-	APIVersion = "v1"
+// APIVersion is the version of the hook protocol, as in base.Info.
+const APIVersion = "v1"
 
-	// PluginName is the key of GRPCPlugin in a plugin set.
-	PluginName = "hook"
-)
+// ErrPluginDown means that the plugin process has exited. The caller requests another
+// process from the supervisor.
+var ErrPluginDown = base.ErrPluginDown
 
 // Plugin is the part of the contract that every hook plugin implements, whatever its hook
 // points. Both the host's client and the implementation in the plugin process implement it.
@@ -77,25 +73,4 @@ type Node struct {
 	Region     string
 	Class      string
 	Pool       string
-}
-
-// GRPCPlugin is the entry of this service in the plugin set of go-plugin. A
-// host leaves both fields nil, and gets a *Client from Dispense.
-type GRPCPlugin struct {
-	plugin.NetRPCUnsupportedPlugin
-	Impl Plugin
-	Hook any // Hook: implements the interfaces of the hook points
-}
-
-var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)
-
-// GRPCServer registers Impl and Hook.
-func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
-	RegisterServer(s, p.Impl, p.Hook)
-	return nil
-}
-
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
-func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
-	return NewClient(conn, ctx.Done()), nil
 }

@@ -1,6 +1,7 @@
 package hook_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -39,6 +40,29 @@ func TestFaultOfPrestartResponse(t *testing.T) {
 		fault := c.answer.Fault()
 		if (fault == nil) != (c.fault == "") || fault != nil && (!strings.Contains(fault.Error(), c.fault) || strings.Contains(fault.Error(), "secret")) {
 			t.Errorf("%s: %v, want %s", what, fault, c.fault)
+		}
+	}
+}
+
+func TestEventFault(t *testing.T) {
+	tooMany := map[string]string{}
+	for i := range 17 {
+		tooMany[fmt.Sprint(i)] = ""
+	}
+	for _, c := range []struct {
+		event hook.Event
+		want  string // part of the error; "" if the event is valid
+	}{
+		{hook.Event{Message: "hello"}, ""},
+		{hook.Event{Type: hook.EventFailed, OperationID: "a"}, ""},
+		{hook.Event{OperationID: "a", Ongoing: true}, ""},
+		{hook.Event{Ongoing: true}, "without an OperationID"},
+		{hook.Event{Type: "Killed"}, `type "Killed"`},
+		{hook.Event{Details: tooMany}, "17 details"},
+	} {
+		err := c.event.Fault()
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %q", c.event, err, c.want)
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // StopWith stops the process by a function of the driver instead of a signal: it calls
@@ -70,6 +70,6 @@ func (p *Core) requestStop(ctx context.Context, timeout time.Duration, request f
 // callStopRequest converts a panic into an error: it would end the plugin, because request
 // runs in a goroutine of this package.
 func callStopRequest(ctx context.Context, request func(context.Context) error) (err error) {
-	defer base.Recover(request, "StopWith", &err)
+	defer basewire.Recover(request, "StopWith", &err)
 	return request(ctx)
 }

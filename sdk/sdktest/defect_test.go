@@ -27,7 +27,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	proc "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -72,7 +74,7 @@ func (*commandDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*pr
 // serveDefectiveDriver serves commandDriver with a defect. The SDK serves on a socket of
 // this process, and defectiveDriver passes the calls on.
 func serveDefectiveDriver(defect string) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+	if os.Getenv(basewire.Handshake.MagicCookieKey) == "" {
 		if defect == "prints nothing without a host" {
 			os.Exit(1)
 		}
@@ -84,7 +86,7 @@ func serveDefectiveDriver(defect string) {
 		panic(err)
 	}
 	socket := filepath.Join(dir, "socket")
-	os.Unsetenv(base.Handshake.MagicCookieKey)
+	os.Unsetenv(basewire.Handshake.MagicCookieKey)
 	os.Setenv(sdk.EnvDebug, "command="+socket)
 	go sdk.ServeDriver(&commandDriver{})
 	for {
@@ -94,7 +96,7 @@ func serveDefectiveDriver(defect string) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	os.Setenv(base.Handshake.MagicCookieKey, base.Handshake.MagicCookieValue)
+	os.Setenv(basewire.Handshake.MagicCookieKey, basewire.Handshake.MagicCookieValue)
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		panic(err)
@@ -103,7 +105,7 @@ func serveDefectiveDriver(defect string) {
 	if err != nil {
 		panic(err)
 	}
-	d := &defectiveDriver{Driver: driver.NewClient(conn, nil), Plugin: base.NewClient(conn, nil), defect: defect, cgroups: own, tasks: map[string]*defectiveTask{}}
+	d := &defectiveDriver{Driver: driverwire.NewClient(conn, nil), Plugin: basewire.NewClient(conn, nil), defect: defect, cgroups: own, tasks: map[string]*defectiveTask{}}
 	switch defect {
 	case "exits on SIGINT":
 		interrupts := make(chan os.Signal, 1)
@@ -113,12 +115,12 @@ func serveDefectiveDriver(defect string) {
 		_, _ = unix.Open(os.DevNull, unix.O_RDONLY, 0)
 	}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: base.NewServer,
+		GRPCServer: basewire.NewServer,
 	})
 	if defect == "does not exit" {
 		select {}

@@ -24,7 +24,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 )
 
 // envDeviceDefect names the environment variable with the defect of the device plugin that this
@@ -45,7 +47,7 @@ type defectiveDevice struct {
 }
 
 func serveDefectiveDevice(defect string) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+	if os.Getenv(basewire.Handshake.MagicCookieKey) == "" {
 		if defect != "prints nothing without a host" {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 		}
@@ -62,13 +64,13 @@ func serveDefectiveDevice(defect string) {
 		d.idPrefix = newID()
 	}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			device.PluginName: &device.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			devicewire.PluginName: &devicewire.GRPCPlugin{Impl: d},
 		},
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			return base.NewServer(append(opts, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			return basewire.NewServer(append(opts, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 				if defect == "sends statistics without a timestamp" && strings.HasSuffix(info.FullMethod, "/Stats") {
 					stream = undatedStream{stream}
 				}

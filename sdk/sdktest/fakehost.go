@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // fakeHost is the hook host of the suite. Its tasks are running, and calls for
@@ -47,7 +48,7 @@ func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err er
 		return "", nil, err
 	}
 	server := grpc.NewServer()
-	hook.RegisterHost(server, b)
+	hookwire.RegisterHost(server, b)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

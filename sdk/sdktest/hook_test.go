@@ -21,8 +21,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // envHookFault names the environment variable with the fault of the hook that
@@ -34,7 +36,7 @@ type faultyHook struct {
 	fault string
 
 	mu            sync.Mutex
-	client        *hook.HostClient
+	client        *hookwire.HostClient
 	seenAllocs    map[string]bool // by allocation
 	stoppedAllocs map[string]bool // by allocation
 	lock          *os.File
@@ -45,7 +47,7 @@ type faultyHook struct {
 }
 
 func serveFaultyHook(fault string) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+	if os.Getenv(basewire.Handshake.MagicCookieKey) == "" {
 		if fault != "is silent" {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 		}
@@ -58,12 +60,12 @@ func serveFaultyHook(fault string) {
 		go func() { <-interrupts; os.Exit(2) }()
 	}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: n},
-			hook.PluginName: &hook.GRPCPlugin{Impl: n, Hook: n},
+			basewire.PluginName: &basewire.GRPCPlugin{Impl: n},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: n, Hook: n},
 		},
-		GRPCServer: base.NewServer,
+		GRPCServer: basewire.NewServer,
 	})
 	if fault == "does not exit" {
 		select {}
@@ -134,11 +136,11 @@ func (n *faultyHook) Configure(_ context.Context, c hook.Config) (err error) {
 	if n.client != nil && n.fault == "stays with its host" {
 		return nil
 	}
-	n.client, err = hook.DialHost(c.HostSocket)
+	n.client, err = hookwire.DialHost(c.HostSocket)
 	return err
 }
 
-func (n *faultyHook) hostClient() *hook.HostClient {
+func (n *faultyHook) hostClient() *hookwire.HostClient {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.client

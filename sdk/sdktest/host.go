@@ -27,9 +27,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	proc "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // waitTimeout limits how long the suite waits for an event that normally occurs
@@ -151,7 +155,7 @@ func (h *testHost) stopSharedProcess() {
 type pluginProcess struct {
 	base   base.Plugin
 	driver driver.Driver // driver is usable for a driver, hook for a hook, device for a device plugin
-	hook   *hook.Client
+	hook   *hookwire.Client
 	device device.Plugin
 	pid    int
 	cmd    *exec.Cmd
@@ -180,12 +184,12 @@ func (h *testHost) launch() (*pluginProcess, error) {
 	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.processEnvEntry)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{},
-			driver.PluginName: &driver.GRPCPlugin{},
-			hook.PluginName:   &hook.GRPCPlugin{},
-			device.PluginName: &device.GRPCPlugin{Name: filepath.Base(path)},
+			basewire.PluginName:   &basewire.GRPCPlugin{},
+			driverwire.PluginName: &driverwire.GRPCPlugin{},
+			hookwire.PluginName:   &hookwire.GRPCPlugin{},
+			devicewire.PluginName: &devicewire.GRPCPlugin{Name: filepath.Base(path)},
 		},
 		Cmd:              cmd,
 		SkipHostEnv:      true, // cmd.Env includes the host's environment already
@@ -204,18 +208,18 @@ func (h *testHost) launch() (*pluginProcess, error) {
 		}
 		return nil, fmt.Errorf("launch %s: %w", path, why)
 	}
-	b, err := rpc.Dispense(base.PluginName)
+	b, err := rpc.Dispense(basewire.PluginName)
 	if err == nil {
 		p.base = b.(base.Plugin)
-		b, err = rpc.Dispense(driver.PluginName)
+		b, err = rpc.Dispense(driverwire.PluginName)
 	}
 	if err == nil {
 		p.driver = b.(driver.Driver)
-		b, err = rpc.Dispense(hook.PluginName)
+		b, err = rpc.Dispense(hookwire.PluginName)
 	}
 	if err == nil {
-		p.hook = b.(*hook.Client)
-		b, err = rpc.Dispense(device.PluginName)
+		p.hook = b.(*hookwire.Client)
+		b, err = rpc.Dispense(devicewire.PluginName)
 	}
 	if err != nil {
 		client.Kill()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // defaultCaseTimeout is several times the duration of the longest case.
@@ -222,7 +223,7 @@ func (h *testHost) reportPanics(t tb) {
 				Panic   string `json:"panic"`
 				Stack   string `json:"stack"`
 			}
-			if json.Unmarshal([]byte(line), &log) == nil && log.Message == base.PanicMessage {
+			if json.Unmarshal([]byte(line), &log) == nil && log.Message == basewire.PanicMessage {
 				t.Errorf("method %s panicked: %s\n%s", log.Method, log.Panic, log.Stack)
 			}
 		}

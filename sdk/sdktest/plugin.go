@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // Plugin describes a driver, a hook or a device plugin to be tested.
@@ -80,7 +81,7 @@ type Tasks struct {
 // has started the test binary as the plugin, and runs the tests otherwise. The
 // Plugin's Path must be os.Args[0].
 func Main(m *testing.M, serve func()) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envServeWithoutHandshake) != "" {
+	if os.Getenv(basewire.Handshake.MagicCookieKey) == basewire.Handshake.MagicCookieValue || os.Getenv(envServeWithoutHandshake) != "" {
 		serve()
 		os.Exit(0)
 	}

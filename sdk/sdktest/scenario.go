@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // lifecyclePoints has the hook points of an allocation with one task that is restarted
@@ -196,7 +197,7 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 }
 
 // prestart passes the previous state to the hook, and stores the new one.
-func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
+func (l *allocScenario) prestart(ctx context.Context, c *hookwire.Client) error {
 	if l.skipPrestart {
 		return nil
 	}

@@ -21,7 +21,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 )
 
 // envDriverFault names the environment variable with the fault of the driver that this
@@ -49,7 +51,7 @@ func TestMain(m *testing.M) {
 			serveFaultyHook(fault)
 			return
 		}
-		if os.Getenv(base.Handshake.MagicCookieKey) == "" {
+		if os.Getenv(basewire.Handshake.MagicCookieKey) == "" {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 			os.Exit(1)
 		}
@@ -67,12 +69,12 @@ func TestMain(m *testing.M) {
 			unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
 		}
 		plugin.Serve(&plugin.ServeConfig{
-			HandshakeConfig: base.Handshake,
+			HandshakeConfig: basewire.Handshake,
 			Plugins: plugin.PluginSet{
-				base.PluginName:   &base.GRPCPlugin{Impl: n},
-				driver.PluginName: &driver.GRPCPlugin{Impl: n},
+				basewire.PluginName:   &basewire.GRPCPlugin{Impl: n},
+				driverwire.PluginName: &driverwire.GRPCPlugin{Impl: n},
 			},
-			GRPCServer: base.NewServer,
+			GRPCServer: basewire.NewServer,
 		})
 	})
 }

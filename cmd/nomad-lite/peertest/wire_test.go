@@ -20,7 +20,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 )
 
 // TestTopology compares the description of the processors that a driver receives with the machine and the agent's configuration.
@@ -160,15 +162,15 @@ func TestNomadDriverAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig: base.Handshake, Cmd: exec.Command(filepath.Join(dir, "ext-mock")), AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Plugins: plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, driver.PluginName: &driver.GRPCPlugin{}}, Logger: hclog.NewNullLogger(),
+		HandshakeConfig: basewire.Handshake, Cmd: exec.Command(filepath.Join(dir, "ext-mock")), AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Plugins: plugin.PluginSet{basewire.PluginName: &basewire.GRPCPlugin{}, driverwire.PluginName: &driverwire.GRPCPlugin{}}, Logger: hclog.NewNullLogger(),
 	})
 	t.Cleanup(client.Kill)
 	connection, err := client.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dispensed, err := connection.Dispense(driver.PluginName)
+	dispensed, err := connection.Dispense(driverwire.PluginName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 )
 
 // wireProbe is a driver without the SDK, for the parts of the protocol that the SDK hides from authors. It records the calls of
@@ -26,9 +28,9 @@ func serveWireProbe() {
 	p := &wireProbe{stopped: make(chan struct{})}
 	p.open()
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
-		Plugins:         plugin.PluginSet{base.PluginName: &base.GRPCPlugin{Impl: p}, driver.PluginName: &driver.GRPCPlugin{Impl: p}},
-		GRPCServer:      base.NewServer,
+		HandshakeConfig: basewire.Handshake,
+		Plugins:         plugin.PluginSet{basewire.PluginName: &basewire.GRPCPlugin{Impl: p}, driverwire.PluginName: &driverwire.GRPCPlugin{Impl: p}},
+		GRPCServer:      basewire.NewServer,
 		Logger:          hclog.NewNullLogger(),
 	})
 }

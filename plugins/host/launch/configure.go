@@ -12,9 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // supportedAPIVersions are the API versions that the host supports, by plugin type, highest first.
@@ -28,7 +31,7 @@ var supportedAPIVersions = map[base.Type][]string{
 func (p *Plugin) identify(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
-	info, err := base.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
+	info, err := basewire.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
 	if err != nil {
 		return p.explainCallError(ctx, "PluginInfo", err)
 	}
@@ -97,7 +100,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 	}
 	call, cancel := p.callContext(ctx)
 	defer cancel()
-	if err := base.NewClient(p.conn, p.proc.done).SetConfig(call, config); err != nil {
+	if err := basewire.NewClient(p.conn, p.proc.done).SetConfig(call, config); err != nil {
 		return p.explainCallError(call, "SetConfig", err)
 	}
 	return nil
@@ -140,7 +143,7 @@ func (p *Plugin) init(ctx context.Context) error {
 	case base.TypeDriver:
 		return p.initDriver(ctx)
 	case base.TypeDevice:
-		p.clients.device = device.NewClient(p.info.Name, p.conn, p.proc.done)
+		p.clients.device = devicewire.NewClient(p.info.Name, p.conn, p.proc.done)
 	case base.TypeHook:
 		return p.initHook(ctx)
 	}
@@ -149,7 +152,7 @@ func (p *Plugin) init(ctx context.Context) error {
 
 // initDriver initialises the driver. A driver without Init needs no initialisation.
 func (p *Plugin) initDriver(ctx context.Context) error {
-	p.clients.driver = driver.NewClient(p.conn, p.proc.done)
+	p.clients.driver = driverwire.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	if err := p.clients.driver.Init(ctx); err != nil {
@@ -160,7 +163,7 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 
 // initHook fetches the hook's description, and sends the hook the address of its host.
 func (p *Plugin) initHook(ctx context.Context) error {
-	p.clients.hook = hook.NewClient(p.conn, p.proc.done)
+	p.clients.hook = hookwire.NewClient(p.conn, p.proc.done)
 	call, cancel := p.callContext(ctx)
 	defer cancel()
 	description, err := p.clients.hook.Describe(call)

@@ -7,13 +7,14 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // handshakeVars are the variables of the go-plugin handshake. Environ omits them, because
 // an agent that a plugin host has started inherits variables for another handshake.
 var handshakeVars = []string{
-	base.Handshake.MagicCookieKey,
+	basewire.Handshake.MagicCookieKey,
 	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 )
 
 // runMisbehavingPlugin is the body of a plugin process that misbehaves according to mode.
@@ -58,7 +60,7 @@ func runMisbehavingPlugin(mode string) {
 	case "panic":
 		panic("the licence is void")
 	case "cookie":
-		handshake := base.Handshake
+		handshake := basewire.Handshake
 		handshake.MagicCookieValue = "another"
 		plugin.Serve(&plugin.ServeConfig{HandshakeConfig: handshake, Plugins: plugin.PluginSet{}, GRPCServer: plugin.DefaultGRPCServer})
 	case "handshake-exit":
@@ -186,8 +188,8 @@ func runMisbehavingPlugin(mode string) {
 		// service, and after the connection is closed.
 		l := listenUnix()
 		s := grpc.NewServer()
-		base.RegisterServer(s, &testDriver{})
-		driver.RegisterServer(s, &testDriver{misbehavior: "hang", misbehaviorCall: "Shutdown"})
+		basewire.RegisterServer(s, &testDriver{})
+		driverwire.RegisterServer(s, &testDriver{misbehavior: "hang", misbehaviorCall: "Shutdown"})
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		_ = s.Serve(l)
 		sleepLong()
@@ -196,8 +198,8 @@ func runMisbehavingPlugin(mode string) {
 		d := &testDriver{}
 		l := listenUnix()
 		s := grpc.NewServer()
-		base.RegisterServer(s, d)
-		driver.RegisterServer(s, d)
+		basewire.RegisterServer(s, d)
+		driverwire.RegisterServer(s, d)
 		d.onInit = func() {
 			go func() {
 				time.Sleep(200 * time.Millisecond)
@@ -255,8 +257,8 @@ func listenUnix() net.Listener {
 func servePluginWithHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
 	l := listenUnix()
 	s := grpc.NewServer(opts...)
-	base.RegisterServer(s, d)
-	driver.RegisterServer(s, d)
+	basewire.RegisterServer(s, d)
+	driverwire.RegisterServer(s, d)
 	fmt.Printf("1|2|unix|%s|grpc|%s\n", l.Addr(), rest)
 	_ = s.Serve(l)
 }
@@ -264,10 +266,10 @@ func servePluginWithHandshake(opts []grpc.ServerOption, rest string, d *testDriv
 // servePlugin serves a driver with go-plugin, as package sdk does.
 func servePlugin(d *testDriver) {
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
 		GRPCServer: plugin.DefaultGRPCServer,
 		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: originalStderr}),

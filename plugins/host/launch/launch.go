@@ -27,9 +27,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -84,7 +86,7 @@ type Config struct {
 	// Panics are the panics that were logged with their stacks. Nil means that each panic is.
 	Panics *PanicReports
 
-	// OnCall is called after each unary call of the plugin: see base.CallRecorder. It may be nil.
+	// OnCall is called after each unary call of the plugin: see basewire.CallRecorder. It may be nil.
 	OnCall func(method string, d time.Duration, failed bool)
 
 	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
@@ -122,7 +124,7 @@ type Plugin struct {
 	version      string
 	clients      serviceClients
 	stdio        processOutput
-	calls        base.CallRecorder
+	calls        basewire.CallRecorder
 
 	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
 	exit     processExit
@@ -193,7 +195,7 @@ func newPlugin(cfg Config) *Plugin {
 		detached: make(chan struct{}),
 		stdio:    processOutput{stderrDone: make(chan struct{})},
 		exit:     processExit{known: make(chan struct{})},
-		calls:    base.CallRecorder{OnCall: cfg.OnCall},
+		calls:    basewire.CallRecorder{OnCall: cfg.OnCall},
 	}
 }
 
@@ -252,7 +254,7 @@ func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 
 // clientConfig sets the options of go-plugin that are the same for a launch and a reattach.
 func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
-	c.HandshakeConfig = base.Handshake
+	c.HandshakeConfig = basewire.Handshake
 	c.Plugins = plugin.PluginSet{}
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
@@ -305,7 +307,7 @@ func (p *Plugin) Info() base.Info { return p.info }
 func (p *Plugin) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
-	schema, err := base.NewClient(p.conn, p.proc.done).ConfigSchema(ctx)
+	schema, err := basewire.NewClient(p.conn, p.proc.done).ConfigSchema(ctx)
 	if err != nil {
 		return nil, p.explainCallError(ctx, "ConfigSchema", err)
 	}
@@ -319,7 +321,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
 // Methods returns the counts of the calls that this agent has made.
-func (p *Plugin) Methods() []base.MethodStats { return p.calls.Methods() }
+func (p *Plugin) Methods() []basewire.MethodStats { return p.calls.Methods() }
 
 // KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
 // call the keeper kills the process with the agent, because no later agent could find it.
@@ -332,7 +334,7 @@ func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 type serviceClients struct {
 	driver      driver.Driver
 	device      device.Plugin
-	hook        *hook.Client
+	hook        *hookwire.Client
 	description *hook.Description // of hook
 }
 
@@ -343,7 +345,7 @@ func (p *Plugin) Driver() driver.Driver { return p.clients.driver }
 func (p *Plugin) Device() device.Plugin { return p.clients.device }
 
 // Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
-func (p *Plugin) Hook() (*hook.Client, *hook.Description) {
+func (p *Plugin) Hook() (*hookwire.Client, *hook.Description) {
 	return p.clients.hook, p.clients.description
 }
 

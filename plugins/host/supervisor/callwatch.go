@@ -110,7 +110,7 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 }
 
 // isAbandonedCall reports whether a call with context ctx failed because ctx ended. The plugin
-// can return DeadlineExceeded before ctx ends, see base.Conn.Err.
+// can return DeadlineExceeded before ctx ends, see basewire.Conn.Err.
 func isAbandonedCall(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }

@@ -9,9 +9,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
@@ -28,7 +30,7 @@ type fakePlugin struct {
 
 	devices device.Plugin // devices: nil if the plugin is not a device plugin
 
-	hook        *hook.Client // hook: nil if the plugin is a driver
+	hook        *hookwire.Client // hook: nil if the plugin is a driver
 	description *hook.Description
 
 	mu          sync.Mutex
@@ -56,12 +58,12 @@ func (f *fakePlugin) Driver() driver.Driver {
 	}
 	return f.drv
 }
-func (f *fakePlugin) Device() device.Plugin                   { return f.devices }
-func (f *fakePlugin) PID() int                                { return 42 }
-func (f *fakePlugin) StartedAt() time.Time                    { return time.Time{} }
-func (f *fakePlugin) Methods() []base.MethodStats             { return nil }
-func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.description }
-func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
+func (f *fakePlugin) Device() device.Plugin                       { return f.devices }
+func (f *fakePlugin) PID() int                                    { return 42 }
+func (f *fakePlugin) StartedAt() time.Time                        { return time.Time{} }
+func (f *fakePlugin) Methods() []basewire.MethodStats             { return nil }
+func (f *fakePlugin) Hook() (*hookwire.Client, *hook.Description) { return f.hook, f.description }
+func (f *fakePlugin) Done() <-chan struct{}                       { return f.done }
 func (f *fakePlugin) WaitExit() error {
 	<-f.done
 	return fmt.Errorf("plugin %q: exited", f.info.Name)

@@ -25,7 +25,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
@@ -90,8 +92,8 @@ func servePlugin(mode string) {
 	case "deaf":
 		l := listenUnix()
 		s := grpc.NewServer()
-		base.RegisterServer(s, d)
-		driver.RegisterServer(s, &unreachableDriver{pluginProcessDriver: d, closeListener: s.Stop})
+		basewire.RegisterServer(s, d)
+		driverwire.RegisterServer(s, &unreachableDriver{pluginProcessDriver: d, closeListener: s.Stop})
 		_ = s.Serve(l)
 		time.Sleep(10 * eventuallyTimeout)
 		return
@@ -106,10 +108,10 @@ func servePlugin(mode string) {
 		os.Exit(3)
 	}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
 		GRPCServer: plugin.DefaultGRPCServer,
 		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),

@@ -12,9 +12,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
@@ -150,14 +152,14 @@ type Plugin struct {
 	// StateKnown: the plugin has sent its first fingerprint or the hook has started, the
 	// plugin has failed to start, or it is not used.
 	StateKnown   bool
-	PID          int                // 0 when no process runs
-	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
-	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
-	LastExitErr  error              // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
-	LastExitAt   time.Time          // LastExitAt: zero before the first exit
-	Methods      []base.MethodStats // Methods: calls to the process; nil when no process runs
-	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
-	Err          error              // why no process runs
+	PID          int                    // 0 when no process runs
+	StartedAt    time.Time              // StartedAt: start of the process; zero when no process runs
+	Restarts     int                    // Restarts: number of processes of the plugin that have exited under this agent
+	LastExitErr  error                  // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt   time.Time              // LastExitAt: zero before the first exit
+	Methods      []basewire.MethodStats // Methods: calls to the process; nil when no process runs
+	SupersededBy string                 // SupersededBy: describes the plugin that is used instead; "" if there is none
+	Err          error                  // why no process runs
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -181,10 +183,10 @@ type pluginInstance interface {
 	ConfigSchema(context.Context) (*hclspec.Spec, error)
 	Driver() driver.Driver
 	Device() device.Plugin
-	Hook() (*hook.Client, *hook.Description)
+	Hook() (*hookwire.Client, *hook.Description)
 	PID() int
 	StartedAt() time.Time
-	Methods() []base.MethodStats
+	Methods() []basewire.MethodStats
 	Done() <-chan struct{}
 	WaitExit() error
 	Connected() bool
@@ -342,7 +344,7 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 // Hook returns the hook of that name and its description. It blocks and fails like Driver,
 // with one difference: if the retry of a failed launch is due before the time until, Hook
 // waits for it. If no plugin serves the name, the error is ErrNoHook.
-func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
+func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hookwire.Client, *hook.Description, error) {
 	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
@@ -812,7 +813,7 @@ func hookEntry(name string) catalog.Entry {
 func newFakeHook(name string) *fakePlugin {
 	f := newFakePlugin(name, "1.0.0")
 	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
-	f.hook = new(hook.Client)
+	f.hook = new(hookwire.Client)
 	f.description = &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}
 	return f
 }

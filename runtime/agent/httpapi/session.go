@@ -18,7 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -119,7 +119,7 @@ func closeConn(conn *websocket.Conn, err error) {
 	if c := new(closeError); errors.As(err, &c) {
 		code, text = c.code, c.text
 	} else if err != nil {
-		text = base.ErrorMessage(err)
+		text = basewire.ErrorMessage(err)
 	}
 	switch {
 	case err == nil:

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
@@ -477,7 +478,7 @@ func measureUnaryCall(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	server := grpc.NewServer()
-	hook.RegisterServer(server, nil, programs.NoopHookPlugin{})
+	hookwire.RegisterServer(server, nil, programs.NoopHookPlugin{})
 	go func() { _ = server.Serve(l) }() // the server runs until Stop
 	defer server.Stop()
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -485,7 +486,7 @@ func measureUnaryCall(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	client := hook.NewClient(conn, make(chan struct{}))
+	client := hookwire.NewClient(conn, make(chan struct{}))
 	var callTimes []float64
 	for range 100 {
 		callTimes = append(callTimes, milliseconds(measureTime(b, func() error {

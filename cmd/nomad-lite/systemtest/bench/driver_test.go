@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // installBenchDrivers installs external drivers, and returns the configuration that starts them.
@@ -102,7 +102,7 @@ func BenchmarkExternalDriver(b *testing.B) {
 // BenchmarkDriverCall measures a call of a driver plugin.
 func BenchmarkDriverCall(b *testing.B) {
 	cmd := exec.Command("shell-driver")
-	cmd.Env = append(os.Environ(), base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
+	cmd.Env = append(os.Environ(), basewire.Handshake.MagicCookieKey+"="+basewire.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -125,7 +125,7 @@ func BenchmarkDriverCall(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	plugin, health := base.NewClient(conn, make(chan struct{})), healthpb.NewHealthClient(conn)
+	plugin, health := basewire.NewClient(conn, make(chan struct{})), healthpb.NewHealthClient(conn)
 	for b.Loop() {
 		var calls, floors []float64
 		for range 200 {

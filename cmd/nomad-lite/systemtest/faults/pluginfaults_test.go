@@ -21,11 +21,11 @@ const (
 	driverFaulty = "cmd/nomad-lite/systemtest/faults/driverfaults_test.go:"
 	driverHangs  = "cmd/nomad-lite/systemtest/hostile/testdata/script/hostile_driver_hangs.txtar:"
 	driverPanics = "cmd/nomad-lite/systemtest/hostile/testdata/script/hostile_driver_panics.txtar:"
-	driverWire   = "plugins/driver/odd_test.go:"
+	driverWire   = "plugins/driver/driverwire/odd_test.go:"
 	hookFaulty   = "cmd/nomad-lite/systemtest/faults/hostilehook_test.go:"
 	hookStrange  = "cmd/nomad-lite/systemtest/hostile/testdata/script/hook_strange.txtar:"
 	deviceFaulty = "cmd/nomad-lite/systemtest/hostile/testdata/script/device_hostile.txtar:"
-	deviceWire   = "plugins/device/wire_test.go:"
+	deviceWire   = "plugins/device/devicewire/wire_test.go:"
 	deviceStates = "plugins/host/supervisor/devices_test.go:"
 	hookRepeats  = "runtime/node/hooks/pluginhooks/pluginhooks_test.go:"
 	supervised   = "plugins/host/supervisor/supervisor_test.go:"
@@ -66,7 +66,7 @@ var pluginFaultTests = []pluginFaultCoverage{
 	{"a hang in a call", driverHangs + "call=StopTask", hookFaulty + `mode: "hang"`, deviceFaulty + "a plugin that hangs does not delay"},
 	{"slow answers", driverFaulty + `"slow 1s"`, hookFaulty + `mode: "late"`, "runtime/node/resources/devices/devices_test.go:TestReserveWaitsForThePluginOfADevice"},
 	{"each gRPC code", driverFaulty + `"code StartTask %d"`, hookFaulty + `"code `, deviceWire + "TestUnusableAnswers"},
-	{"methods that are not implemented", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
+	{"methods that are not implemented", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/hookwire/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
 	{"missing messages", driverWire + "func TestMalformedServer(", "plugins/hook/validate_test.go:TestFaultOfPrestartResponse", deviceWire + "TestClientRejectsInvalidReservations"},
 	{"a response above the limit", driverFaulty + `"oversize StartTask"`, hookFaulty + `"oversize"`, deviceWire + "TestUnusableAnswers"},
 	{"a response that is no message", driverFaulty + `"corrupt StartTask"`, hookFaulty + `mode: "corrupt"`, deviceWire + "TestUnusableAnswers"},

@@ -13,7 +13,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -25,12 +27,12 @@ import (
 func serveHostileDriver() {
 	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			driver.PluginName: &driver.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: base.NewServer,
+		GRPCServer: basewire.NewServer,
 		Logger:     hclog.NewNullLogger(),
 	})
 }

@@ -22,8 +22,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
@@ -32,10 +34,10 @@ import (
 func serveHostileHook() {
 	h := &hostileHookPlugin{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: h},
-			hook.PluginName: &hook.GRPCPlugin{Impl: h, Hook: h},
+			basewire.PluginName: &basewire.GRPCPlugin{Impl: h},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: h, Hook: h},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.interceptCall))...)
@@ -49,7 +51,7 @@ func serveHostileHook() {
 type hostileHookPlugin struct {
 	pluginhooks.RemoteHook
 	name string
-	host *hook.HostClient
+	host *hookwire.HostClient
 }
 
 // invalidPrestartResponse returns a response of Prestart that is invalid for every task.
@@ -105,7 +107,7 @@ func ShortTimeoutHookName(m hook.Point) string { return "tardy-" + m.String() }
 const hostileHookTimeout = 2 * time.Second
 
 func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err error) {
-	h.host, err = hook.DialHost(c.HostSocket)
+	h.host, err = hookwire.DialHost(c.HostSocket)
 	return err
 }
 

@@ -20,7 +20,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
@@ -37,7 +39,7 @@ func serveMisbehavingHook() {
 	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launchCount), 0o644); err != nil {
 		panic(err)
 	}
-	handshake := base.Handshake
+	handshake := basewire.Handshake
 	switch s.mode {
 	case "handshake":
 		handshake.ProtocolVersion = 9
@@ -65,8 +67,8 @@ func serveMisbehavingHook() {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: s},
-			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
+			basewire.PluginName: &basewire.GRPCPlugin{Impl: s},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: s, Hook: s},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.interceptCall))...)

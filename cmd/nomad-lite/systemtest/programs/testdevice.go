@@ -13,7 +13,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 )
 
 // serveTestDevice is a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two
@@ -26,12 +28,12 @@ func serveTestDevice() {
 		d.fault = os.Args[2]
 	}
 	plugin.Serve(&plugin.ServeConfig{
-		HandshakeConfig: base.Handshake,
+		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName:   &base.GRPCPlugin{Impl: d},
-			device.PluginName: &device.GRPCPlugin{Impl: d},
+			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
+			devicewire.PluginName: &devicewire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: base.NewServer,
+		GRPCServer: basewire.NewServer,
 		Logger:     hclog.NewNullLogger(),
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -48,7 +49,7 @@ var _ hook.Host = (*Host)(nil)
 // Serve starts serving. The caller must call Close, which closes the listener.
 func Serve(c Config) *Host {
 	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
-	hook.RegisterHost(h.server, h)
+	hookwire.RegisterHost(h.server, h)
 	h.servingWG.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
 			c.Logger.Error("hooks can no longer reach the agent", "error", err)

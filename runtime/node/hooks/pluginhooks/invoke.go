@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
-// RemoteHook is a hook in a separate process. *hook.Client implements it.
+// RemoteHook is a hook in a separate process. *hookwire.Client implements it.
 type RemoteHook interface {
 	hookPoints
 

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
 // oldHook is the server of a hook that was built before PoststartRequest had the
@@ -64,7 +65,7 @@ func newOldHook(t *testing.T) *oldHook {
 
 // startProcess starts a process of the hook, and returns the host's connection to it. With
 // dies set the first Poststart ends the process.
-func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hook.Client {
+func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hookwire.Client {
 	t.Helper()
 	done := make(chan struct{})
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
@@ -101,7 +102,7 @@ func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hook.Clien
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return hook.NewClient(conn, done)
+	return hookwire.NewClient(conn, done)
 }
 
 // A hook that was built before the field "repeated" gets Poststart again after its
@@ -116,7 +117,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := newOldHook(t)
-			processes := []*hook.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
+			processes := []*hookwire.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
 			s := &pluginFixture{description: allPointsDescription}
 			plugins := s.newSet()
 			plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {

@@ -1,0 +1,84 @@
+package basewire
+
+import (
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// MethodStats counts the calls of one method of a plugin process.
+type MethodStats struct {
+	Method     string // without the service, such as "StartTask"
+	Calls      int    // completed calls
+	Errors     int    // completed calls that returned an error, except cancelled calls
+	InProgress int
+	Total      time.Duration // of completed calls
+	Max        time.Duration // longest completed call
+}
+
+// CallRecorder counts the unary calls to a plugin process. The zero value is ready. All methods can be called
+// concurrently.
+type CallRecorder struct {
+	// OnCall is called after each call with the full name of the method. It is set before the first call, and may be
+	// called concurrently. Nil means that no function is called.
+	OnCall func(method string, d time.Duration, failed bool)
+
+	mu      sync.Mutex
+	methods map[string]*MethodStats
+}
+
+// Intercept makes a call and counts it. It is a grpc.UnaryClientInterceptor.
+func (r *CallRecorder) Intercept(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	stats := r.begin(path.Base(method))
+	start := time.Now()
+	err := invoke(ctx, method, request, response, conn, opts...)
+	duration := time.Since(start)
+	failed := err != nil && status.Code(err) != codes.Canceled
+	if r.OnCall != nil {
+		r.OnCall(method, duration, failed)
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats.InProgress--
+	stats.Calls++
+	if failed {
+		stats.Errors++
+	}
+	stats.Total += duration
+	stats.Max = max(stats.Max, duration)
+	return err
+}
+
+func (r *CallRecorder) begin(method string) *MethodStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats := r.methods[method]
+	if stats == nil {
+		if r.methods == nil {
+			r.methods = make(map[string]*MethodStats)
+		}
+		stats = &MethodStats{Method: method}
+		r.methods[method] = stats
+	}
+	stats.InProgress++
+	return stats
+}
+
+// Methods returns the counts of all methods that were called, sorted by name.
+func (r *CallRecorder) Methods() []MethodStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []MethodStats
+	for _, method := range slices.Sorted(maps.Keys(r.methods)) {
+		all = append(all, *r.methods[method])
+	}
+	return all
+}

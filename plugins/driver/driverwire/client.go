@@ -1,0 +1,307 @@
+package driverwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specwire"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+)
+
+// NewClient returns the host's client of a driver; done must be closed when the plugin
+// process has exited.
+//
+// Errors of the driver keep the text that gRPC gives them, which users know, and are an
+// *driver.Error, driver.ErrTaskNotFound and so on if the client recognizes them. A field that is
+// missing in a response has its zero value, except an exit status: a missing exit
+// status is a driver.ExitResult with Err.
+func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) driver.Driver {
+	c := basewire.NewConn(conn, done)
+	return &client{conn: c, pb: driverpb.NewDriverClient(c)}
+}
+
+type client struct {
+	conn         *basewire.Conn
+	pb           driverpb.DriverClient
+	schema       rpcCache[hclspec.Spec]
+	capabilities rpcCache[driver.Capabilities]
+}
+
+// err converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
+// package driver.
+func (c *client) err(ctx context.Context, err error) error {
+	return restoreErrorType(c.conn.Err(ctx, err))
+}
+
+// channelClosedError returns err for a stream or a response that the driver has ended early. A
+// driver also does that while its process exits: then channelClosedError returns driver.ErrPluginDown.
+func (c *client) channelClosedError(ctx context.Context, err error) error {
+	if c.conn.PluginExited(ctx) {
+		return driver.ErrPluginDown
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// ignoreUnimplemented converts the error of a call like err. It returns nil if the driver
+// does not implement the call, as older drivers.
+func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return nil
+	}
+	return c.err(ctx, err)
+}
+
+func (c *client) Init(ctx context.Context) error {
+	_, err := c.pb.Init(ctx, &driverpb.InitRequest{})
+	return c.ignoreUnimplemented(ctx, err)
+}
+
+func (c *client) Shutdown(ctx context.Context) error {
+	_, err := c.pb.Shutdown(ctx, &driverpb.ShutdownRequest{})
+	return c.ignoreUnimplemented(ctx, err)
+}
+
+func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	return c.schema.get(ctx, c.conn, func() (*hclspec.Spec, error) {
+		resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
+		if err != nil {
+			return nil, c.err(ctx, err)
+		}
+		spec, err := specwire.FromProto(resp.GetSpec())
+		if err != nil {
+			return nil, fmt.Errorf("task config schema: %w", err)
+		}
+		return spec, nil
+	})
+}
+
+func (c *client) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
+	return c.capabilities.get(ctx, c.conn, func() (*driver.Capabilities, error) {
+		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
+		if err != nil {
+			return nil, c.err(ctx, err)
+		}
+		return capabilitiesFromProto(resp.GetCapabilities()), nil
+	})
+}
+
+func (c *client) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	stream, err := c.pb.Fingerprint(ctx, &driverpb.FingerprintRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	ch := make(chan driver.Fingerprint)
+	go func() {
+		defer close(ch)
+		err := forwardValues(ctx, stream, ch, fingerprintFromProto)
+		if ctx.Err() != nil {
+			return
+		}
+		switch err = restoreErrorType(err); {
+		case err == io.EOF: // older drivers end the stream without an error
+			err = c.channelClosedError(ctx, driver.ErrChannelClosed)
+		case errors.Is(err, driver.ErrChannelClosed):
+			err = c.channelClosedError(ctx, err)
+		default:
+			err = c.err(ctx, err)
+		}
+		sendValue(ctx, ch, driver.Fingerprint{Err: err})
+	}()
+	return ch, nil
+}
+
+func (c *client) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	if err := checkUTF8(config); err != nil {
+		return nil, nil, err
+	}
+	task := taskConfigProto(config)
+	resp, err := c.pb.StartTask(ctx, &driverpb.StartTaskRequest{Task: task})
+	if err != nil {
+		return nil, nil, c.err(ctx, err)
+	}
+	handle := handleFromProto(resp.GetHandle())
+	if handle == nil {
+		// The task runs, and WaitTask can find it by its id.
+		handle = &driver.Handle{State: driver.TaskRunning}
+	}
+	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
+		handle.Config = config // config replaces its decoded copy, to save memory while the task runs
+	}
+	return handle, networkOverrideFromProto(resp.GetNetworkOverride()), nil
+}
+
+// checkUTF8 returns an error that names the invalid environment variable. The error of
+// protobuf would not name it.
+func checkUTF8(config *driver.TaskConfig) error {
+	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
+		for _, name := range slices.Sorted(maps.Keys(env)) {
+			if !utf8.ValidString(name) || !utf8.ValidString(env[name]) {
+				return fmt.Errorf("environment variable %q is not valid UTF-8", name)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *client) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+	_, err := c.pb.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: handleProto(handle)})
+	err = c.err(ctx, err)
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return driver.Recoverable(err) // such an error comes from a service that the driver uses, so the task may exist
+	}
+	return err
+}
+
+func (c *client) WaitTask(ctx context.Context, taskID string) (*driver.ExitResult, error) {
+	resp, err := c.pb.WaitTask(ctx, &driverpb.WaitTaskRequest{TaskId: taskID})
+	if err != nil {
+		if err = c.err(ctx, err); errors.Is(err, driver.ErrChannelClosed) {
+			err = c.channelClosedError(ctx, err)
+		}
+		return nil, err
+	}
+	if resp.GetResult() == nil && resp.GetErr() == driver.ErrChannelClosed.Error() {
+		return nil, c.channelClosedError(ctx, driver.ErrChannelClosed) // older drivers report a closed channel in the response
+	}
+	exitResult := exitResultFromProto(resp.GetResult())
+	if resp.GetErr() != "" {
+		exitResult.Err = errors.New(resp.GetErr())
+	}
+	return &exitResult, nil
+}
+
+func (c *client) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
+	_, err := c.pb.StopTask(ctx, &driverpb.StopTaskRequest{TaskId: taskID, Timeout: durationpb.New(timeout), Signal: signal})
+	return c.err(ctx, err)
+}
+
+func (c *client) DestroyTask(ctx context.Context, taskID string, force bool) error {
+	_, err := c.pb.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: taskID, Force: force})
+	return c.err(ctx, err)
+}
+
+func (c *client) InspectTask(ctx context.Context, taskID string) (*driver.TaskStatus, error) {
+	resp, err := c.pb.InspectTask(ctx, &driverpb.InspectTaskRequest{TaskId: taskID})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	return taskStatusFromProto(resp), nil
+}
+
+func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := c.pb.TaskStats(ctx, &driverpb.TaskStatsRequest{TaskId: taskID, CollectionInterval: durationpb.New(interval)})
+	if err != nil {
+		cancel()
+		return nil, c.err(ctx, err)
+	}
+	// gRPC returns the error of the call from the first Recv.
+	first, err := stream.Recv()
+	if err != nil && err != io.EOF {
+		err = c.err(ctx, err)
+		cancel()
+		return nil, err
+	}
+	ch := make(chan *driver.TaskStats)
+	go func() {
+		defer close(ch)
+		defer cancel()
+		read := func(p *driverpb.TaskStatsResponse) *driver.TaskStats { return taskStatsFromProto(p.GetStats()) }
+		if err == nil && sendValue(ctx, ch, read(first)) {
+			_ = forwardValues(ctx, stream, ch, read) // a stream error only closes ch
+		}
+	}()
+	return ch, nil
+}
+
+func (c *client) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+	stream, err := c.pb.TaskEvents(ctx, &driverpb.TaskEventsRequest{})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	ch := make(chan *driver.TaskEvent)
+	go func() {
+		defer close(ch)
+		_ = forwardValues(ctx, stream, ch, taskEventFromProto) // a stream error only closes ch
+	}()
+	return ch, nil
+}
+
+// forwardValues sends the values of the stream to ch until the stream or ctx ends.
+func forwardValues[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
+	for {
+		p, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if !sendValue(ctx, ch, read(p)) {
+			return ctx.Err()
+		}
+	}
+}
+
+func sendValue[V any](ctx context.Context, ch chan<- V, v V) bool {
+	select {
+	case ch <- v:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *client) SignalTask(ctx context.Context, taskID, signal string) error {
+	_, err := c.pb.SignalTask(ctx, &driverpb.SignalTaskRequest{TaskId: taskID, Signal: signal})
+	return c.err(ctx, err)
+}
+
+func (c *client) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	resp, err := c.pb.ExecTask(ctx, &driverpb.ExecTaskRequest{TaskId: taskID, Command: command, Timeout: durationpb.New(timeout)})
+	if err != nil {
+		return nil, c.err(ctx, err)
+	}
+	return &driver.ExecResult{Stdout: resp.GetStdout(), Stderr: resp.GetStderr(), Exit: exitResultFromProto(resp.GetResult())}, nil
+}
+
+func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	resp, err := c.pb.CreateNetwork(ctx, &driverpb.CreateNetworkRequest{AllocId: allocID, Hostname: hostname})
+	if err != nil {
+		return nil, false, c.networkErr(ctx, err, driver.ErrCreateNetworkNotSupported)
+	}
+	return networkIsolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
+}
+
+func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
+	if isolation == nil {
+		return nil // isolation is nil: CreateNetwork created no namespace
+	}
+	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: networkIsolationProto(isolation)})
+	return c.networkErr(ctx, err, driver.ErrDestroyNetworkNotSupported)
+}
+
+// networkErr converts the error of a call like err. An old driver, which does not know the
+// call, returns unsupported, too.
+func (c *client) networkErr(ctx context.Context, err, unsupported error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return &remoteError{err, unsupported}
+	}
+	return c.err(ctx, err)
+}

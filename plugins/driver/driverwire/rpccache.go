@@ -1,0 +1,76 @@
+package driverwire
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// rpcCache fetches a value that is constant while the plugin process lives. Concurrent
+// callers share one request, and all callers get the same result. Errors are not
+// cached.
+type rpcCache[T any] struct {
+	mu            sync.Mutex
+	sharedRequest *inflightRequest[T] // the request in flight or the successful one; nil if there is none
+}
+
+// inflightRequest is one request, which is made by its first caller and shared by all
+// callers that arrive before its end.
+type inflightRequest[T any] struct {
+	done     chan struct{} // closed by the requester, after the other fields are set
+	response *T
+	err      error
+	// cancelled: the request failed because the context of its first caller ended; the
+	// waiting callers retry.
+	cancelled bool
+}
+
+// get returns the cached value, or requests it. Callers that wait for a failed request get
+// its error, and the next caller makes a new request.
+func (t *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (*T, error)) (*T, error) {
+	for {
+		select {
+		case <-conn.Done():
+			return nil, driver.ErrPluginDown
+		default:
+		}
+		q, leader := t.findOrStartRequest()
+		if leader {
+			q.response, q.err = ask()
+			// The plugin can return DeadlineExceeded before ctx has ended in this process.
+			t.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
+			return q.response, q.err
+		}
+		select {
+		case <-q.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if q.err == nil || !q.cancelled {
+			return q.response, q.err
+		}
+	}
+}
+
+// findOrStartRequest returns the request in flight or the successful one. If there is none,
+// it returns a new request, which the caller must make because leader is true.
+func (t *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sharedRequest == nil {
+		t.sharedRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
+	}
+	return t.sharedRequest, leader
+}
+
+func (t *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.err != nil {
+		q.cancelled, t.sharedRequest = givenUp, nil
+	}
+	close(q.done)
+}
