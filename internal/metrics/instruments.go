@@ -28,16 +28,15 @@ var (
 	TaskCompletions = newCounter("nomad.client.allocs.complete")
 	TaskFailures    = newCounter("nomad.client.allocs.failed")
 
-	// StoreCommits has the writes of the state file, including the wait until the data is on disk.
-	StoreCommits  = newTimer("nomad_lite_store_commit_duration_seconds")
-	StoreRecords  = newCounter("nomad_lite_store_written_records_total")
-	StoreFailures = newCounter("nomad_lite_store_write_failures_total")
-
 	// SinkFailures has the readings that could not be sent, by protocol of the sink.
 	SinkFailures = newCounter("nomad_lite_sink_failures_total")
 
 	// LostSpans has the spans that were not exported.
 	LostSpans = newCounter("nomad_lite_otlp_lost_spans_total")
+
+	storeCommits  = newTimer("nomad_lite_store_commit_duration_seconds")
+	storeRecords  = newCounter("nomad_lite_store_written_records_total")
+	storeFailures = newCounter("nomad_lite_store_write_failures_total")
 
 	pluginCalls    = newTimer("nomad_lite_plugin_call_duration_seconds")
 	pluginFailures = newCounter("nomad_lite_plugin_call_failures_total")
@@ -45,11 +44,11 @@ var (
 
 var instrumentsRegistry = sync.OnceValue(func() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	for _, t := range []*Timer{AllocationStarts, HookCalls, StoreCommits, pluginCalls} {
+	for _, t := range []*Timer{AllocationStarts, HookCalls, storeCommits, pluginCalls} {
 		r.MustRegister(t.vec())
 	}
 	for _, c := range []*Count{
-		TaskStarts, TaskRuns, TaskOOMKills, TaskCompletions, TaskFailures, HookFailures, StoreRecords, StoreFailures, SinkFailures, LostSpans, pluginFailures,
+		TaskStarts, TaskRuns, TaskOOMKills, TaskCompletions, TaskFailures, HookFailures, storeRecords, storeFailures, SinkFailures, LostSpans, pluginFailures,
 	} {
 		r.MustRegister(c.vec())
 	}
@@ -149,6 +148,16 @@ func (s *limitedSeries[T]) add(k [4]string, count int) T {
 		s.known[k] = series
 	}
 	return series
+}
+
+// ObserveStoreWrite counts a write of the state file with its records. The duration includes the wait until the data is on disk.
+func ObserveStoreWrite(d time.Duration, records int, err error) {
+	storeCommits.Observe(d)
+	if err != nil {
+		storeFailures.Add(1)
+		return
+	}
+	storeRecords.Add(records)
 }
 
 // ObservePluginCall counts a call of a plugin process. The method is the full name of gRPC, with the service. WaitTask is not

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"path"
 	"strconv"
 	"testing"
@@ -62,6 +63,29 @@ func TestPluginCallsHaveClasses(t *testing.T) {
 	ObservePluginCall("waiting", "/x.Driver/WaitTask", time.Hour, false)
 	if after := countSeries(pluginCalls.vec()); after != before {
 		t.Error("WaitTask was counted")
+	}
+}
+
+func TestStoreWritesAreCounted(t *testing.T) {
+	commits := func() uint64 {
+		var m dto.Metric
+		if err := storeCommits.vec().WithLabelValues().(prometheus.Metric).Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return m.GetHistogram().GetSampleCount()
+	}
+	records, failures := storeRecords.vec().WithLabelValues(), storeFailures.vec().WithLabelValues()
+	commitsBefore, recordsBefore, failuresBefore := commits(), counterValue(t, records), counterValue(t, failures)
+	ObserveStoreWrite(time.Millisecond, 3, nil)
+	ObserveStoreWrite(time.Millisecond, 5, errors.New("no space"))
+	if n := commits() - commitsBefore; n != 2 {
+		t.Errorf("%d writes, want 2", n)
+	}
+	if n := counterValue(t, records) - recordsBefore; n != 3 {
+		t.Errorf("%v records, want 3", n)
+	}
+	if n := counterValue(t, failures) - failuresBefore; n != 1 {
+		t.Errorf("%v failures, want 1", n)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestPromtoolChecksMetrics(t *testing.T) {
 	AllocationStarts.Observe(time.Second)
 	HookCalls.Observe(time.Second, "h", "prestart")
 	HookFailures.Add(1, "h", "prestart")
-	StoreCommits.Observe(time.Second)
+	ObserveStoreWrite(time.Second, 1, nil)
 	ObservePluginCall("p", "/x.Driver/StartTask", time.Second, true)
 	set.AddInstruments("h")
 	for _, d := range Definitions {

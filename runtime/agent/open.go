@@ -123,7 +123,7 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState}
+	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState, OnWrite: metrics.ObserveStoreWrite}
 	// An agent removes the state of a killed foreground run, too: with it, the next run would take the agent's tasks for
 	// tasks of that run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -139,6 +139,7 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
 		done:               make(chan struct{}),
 		queue:              requestQueue{wake: make(chan struct{}, 1)},
+		onWrite:            c.OnWrite,
 		file:               &stateFile{path: c.Path, reserves: c.ReserveSpace},
 		jobs:               newJobTable(),
 		quarantinedRecords: make(map[string][]byte),

@@ -14,8 +14,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
 // ErrClosed means that the store has been closed.
@@ -43,6 +41,9 @@ type Config struct {
 	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the
 	// changes are large; 0 means 100.
 	FeedSize int
+	// OnWrite is called after each write of the state file, with the time until its records were on disk, their number, and
+	// the error of the write. The writer waits for it. Nil means that no function is called.
+	OnWrite func(d time.Duration, records int, err error)
 }
 
 // Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
@@ -53,8 +54,9 @@ type Store struct {
 	mem    *memdb.MemDB  // mem is the state that readers see, all of which is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
-	sealer *sealer
-	queue  requestQueue
+	sealer  *sealer
+	queue   requestQueue
+	onWrite func(d time.Duration, records int, err error) // Config.OnWrite
 
 	commits  atomic.Int64
 	writeErr atomic.Pointer[error]
@@ -413,13 +415,10 @@ func (b *writeBatch) writeToFile() error {
 	}
 	start := time.Now()
 	err := b.store.file.writeOps(ops, b.store.allRecords(b.mem))
-	metrics.StoreCommits.Observe(time.Since(start))
-	if err != nil {
-		metrics.StoreFailures.Add(1)
-		return err
+	if b.store.onWrite != nil {
+		b.store.onWrite(time.Since(start), len(ops), err)
 	}
-	metrics.StoreRecords.Add(len(ops))
-	return nil
+	return err
 }
 
 // encodeChanges encodes the objects that a request has put. For a store in memory it leaves the payloads nil.
