@@ -228,3 +228,96 @@ func TestPluginsLinkNoHCL(t *testing.T) {
 		}
 	}
 }
+
+// publicPackages are the packages that other modules can rely on, each with the packages below it except those of privatePackages.
+var publicPackages = []string{"hclspec", "plugins/base", "plugins/driver", "plugins/hook", "plugins/device", "sdk"}
+
+// privatePackages are packages below the public packages that can change: the wire formats, the parts of hosts, and fakes of tests.
+var privatePackages = []string{
+	"hclspec/specpb", "hclspec/specwire", "hclspec/convert", "hclspec/nesting", "hclspec/jsonschema", "hclspec/block",
+	"plugins/base/basewire", "plugins/driver/driverwire", "plugins/driver/drivertest", "plugins/hook/hookwire", "plugins/device/devicewire",
+}
+
+// TestPluginsImportPublicPackages checks that the examples, which authors copy, import only public packages.
+func TestPluginsImportPublicPackages(t *testing.T) {
+	for _, prefix := range slices.Concat(publicPackages, privatePackages) {
+		if !slices.ContainsFunc(strings.Split(listPackageImports(t), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, modulePathPrefix+prefix+" ")
+		}) {
+			t.Errorf("there is no package %s", prefix)
+		}
+	}
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, modulePathPrefix+"sdk/examples/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := 0
+	for line := range strings.Lines(string(out)) {
+		example, imported, _ := strings.Cut(line, " ")
+		for _, pkg := range strings.Fields(imported) {
+			pkg, ours := strings.CutPrefix(pkg, modulePathPrefix)
+			if !ours {
+				continue
+			}
+			imports++
+			if !isWithinAny(pkg, publicPackages) || isWithinAny(pkg, privatePackages) {
+				t.Errorf("%s imports %s, which is not public", example, pkg)
+			}
+		}
+	}
+	if imports < 10 {
+		t.Errorf("the examples import %d packages of the module, want at least 10", imports)
+	}
+}
+
+// packagesWithoutWire are packages of types, rules and records. A change of the wire format does not rebuild them.
+var packagesWithoutWire = []string{
+	"hclspec", "plugins/base", "plugins/driver", "plugins/hook", "plugins/device",
+	"runtime/job/lifecycle", "runtime/job/restart", "runtime/job/model", "runtime/store/state", "runtime/store", "runtime/node/taskenv",
+}
+
+// wireModules are the modules of the plugin protocol.
+var wireModules = []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/hashicorp/go-plugin"}
+
+func TestRulesAndRecordsLinkNoWire(t *testing.T) {
+	for _, pkg := range packagesWithoutWire {
+		out, err := exec.Command("go", "list", "-deps", modulePathPrefix+pkg).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dep := range strings.Fields(string(out)) {
+			if isWithinAny(dep, wireModules) {
+				t.Errorf("%s links %s", pkg, dep)
+				break // the module's other packages follow from the same import
+			}
+		}
+	}
+	// Package driverwire shows that the check finds the modules.
+	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"plugins/driver/driverwire").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range wireModules {
+		if !slices.Contains(strings.Fields(string(out)), module) && !strings.Contains(string(out), "\n"+module+"/") {
+			t.Errorf("driverwire does not link %s", module)
+		}
+	}
+}
+
+// The packages of the contract import the standard library, hclspec and ground packages only.
+func TestContractHasNoOtherModules(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
+		modulePathPrefix+"plugins/base", modulePathPrefix+"plugins/driver", modulePathPrefix+"plugins/hook", modulePathPrefix+"plugins/device").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		importer, imports, _ := strings.Cut(line, " ")
+		for _, pkg := range strings.Fields(imports) {
+			ours, isOurs := strings.CutPrefix(pkg, modulePathPrefix)
+			if isOurs && !isWithinAny(ours, []string{"internal", "hclspec", "plugins"}) || !isOurs && strings.Contains(pkg, ".") {
+				t.Errorf("%s imports %s", importer, pkg)
+			}
+		}
+	}
+}
