@@ -4,7 +4,7 @@ check: ## what CI runs
 	bash .ci/run
 
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
-	go run -C .ci/tools ./quick $(if $(BASE),-base $(BASE))
+	go run -C internal/tools ./quick $(if $(BASE),-base $(BASE))
 
 test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
 	NOMAD_LITE_SLOW=1 go test -count=1 -timeout=60m ./...
@@ -72,7 +72,7 @@ ifeq ($(BASE),)
 	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs)$$' ./runtime/agent/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest/bench
 else
-	go run -C .ci/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)
+	go run -C internal/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)
 endif
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium

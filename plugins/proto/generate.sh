@@ -1,12 +1,12 @@
 #!/bin/sh
 # Writes the Go code of every .proto file in the repository. It needs protoc
-# (Debian: protobuf-compiler); the generators are the tools of go.mod.
+# (Debian: protobuf-compiler); internal/tools/go.mod has the versions of the generators.
 set -eu
 cd "$(dirname "$0")/../.."
 
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-go build -o "$bin/" google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+go -C internal/tools build -o "$bin/" google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 
 protos=$(find hclspec plugins -name '*.proto' | LC_ALL=C sort)
 # shellcheck disable=SC2086

@@ -90,7 +90,7 @@ func TestTestBinariesAreCounted(t *testing.T) {
 
 // TestFailuresAreShown runs .ci/gotest with a test that fails in each way.
 func TestFailuresAreShown(t *testing.T) {
-	script, err := filepath.Abs("../../gotest")
+	script, err := filepath.Abs("../../../.ci/gotest")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,8 +66,8 @@ func TestPlan(t *testing.T) {
 			},
 		},
 		"files of a nested module, its go.mod included, are tested there": {
-			files: []string{".ci/tools/go.mod", ".ci/tools/quick/main.go"},
-			want:  plan{modules: []string{".ci/tools"}, goFiles: []string{".ci/tools/quick/main.go"}},
+			files: []string{"internal/tools/go.mod", "internal/tools/quick/main.go"},
+			want:  plan{modules: []string{"internal/tools"}, goFiles: []string{"internal/tools/quick/main.go"}},
 		},
 		"a document belongs to no package": {
 			files: []string{"docs/cli.md", "README.md"},
@@ -76,7 +76,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			exists := func(file string) bool { return !slices.Contains(c.deleted, file) }
-			if got := newPlan("m", packages, []string{".ci/tools"}, c.files, exists); !reflect.DeepEqual(got, c.want) {
+			if got := newPlan("m", packages, []string{"internal/tools"}, c.files, exists); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
