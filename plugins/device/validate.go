@@ -12,7 +12,7 @@ const (
 	maxGroups      = 1024    // per message
 	maxDevices     = 8192    // per message, in all groups
 	maxAttributes  = 1024    // per group
-	maxStatDepth   = 16      // nested StatObjects
+	maxStatDepth   = 16      // levels of nested values of the type StatObject
 	maxReservation = 1 << 20 // bytes of a Reservation, which is stored with the task
 	entryOverhead  = 64      // estimated bytes of a mount or a device without its texts
 )

@@ -12,7 +12,7 @@ import (
 type recordChecker interface{ CheckRecord() error }
 
 // unreadableRecord is a local record that a transaction moves into the quarantine. Records of other tables
-// are decoded by Open; see [loader.quarantineRecord].
+// are decoded by Open; see [stateLoader.quarantineRecord].
 type unreadableRecord struct {
 	damage Damage
 	record *localRecord

@@ -22,7 +22,7 @@ type jobTable struct {
 
 type jobEntry struct {
 	job           *api.Job
-	refCount      int                      // refs is the number of allocations of the job
+	refCount      int                      // number of allocations of the job
 	valuesByGroup map[string]*sharedValues // keyed by group
 }
 

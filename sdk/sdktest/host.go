@@ -279,7 +279,7 @@ func hostConfig() *base.DriverConfig {
 	}}
 }
 
-// pluginType returns TypeUnknown for a plugin that does not describe itself.
+// pluginType returns base.TypeUnknown for a plugin that does not describe itself.
 func pluginType(ctx context.Context, p *pluginProcess) base.Type {
 	info, err := p.base.PluginInfo(ctx)
 	if err != nil {

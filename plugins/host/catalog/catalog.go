@@ -35,7 +35,7 @@ const builtinArgv0 = "nomad-lite"
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
 	Name    string
-	Type    base.Type // zero means TypeDriver
+	Type    base.Type // zero means base.TypeDriver
 	Args    []string  // arguments after argv[0]; nil means "plugin serve NAME"
 	Version string    // the version that the plugin reports; "" means DefaultBuiltinVersion
 

@@ -40,7 +40,7 @@ type Command struct {
 	// cannot be replaced between a check and the start. This does not work for scripts.
 	Executable *os.File
 
-	// Path is executed if Exec is nil. "/proc/self/exe" means the client's program, not the
+	// Path is executed if Executable is nil. "/proc/self/exe" means the client's program, not the
 	// keeper's.
 	Path string
 

@@ -52,7 +52,7 @@ type Config struct {
 	// Name is the plugin's name in errors and in the log.
 	Name string
 
-	// Path names the file in errors. It is executed if Exec is nil.
+	// Path names the file in errors. It is executed if Executable is nil.
 	Path string
 
 	// Executable is the checked file, which is executed by its descriptor.

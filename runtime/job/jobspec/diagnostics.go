@@ -80,7 +80,7 @@ type DiagnosticSink interface {
 }
 
 // WriteDiagnostics prints each diagnostic for a terminal: the line that Nomad prints, and below it
-// the source line with the position marked. texts are the sources by file name, as in File.Texts.
+// the source line with the position marked. texts are the sources by file name, as in File.SourceTexts.
 // Beyond maxShownDiagnostics diagnostics it prints only the number of the rest. A DiagnosticSink gets all of
 // them as values.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {

@@ -686,7 +686,7 @@ func TestStatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// recordingCgroups is a runnerhooks.Cgroups that records its calls.
+// recordingCgroups is a runnerhooks.CgroupManager that records its calls.
 type recordingCgroups struct {
 	mu    sync.Mutex
 	calls []string

@@ -39,7 +39,7 @@ type AssignmentSource interface {
 	ReportEnded(allocID string, err error)
 
 	// CollectAtEnd stores that the directory of an allocation must be removed when
-	// the allocation has ended. From then on Assignment.Collect is true.
+	// the allocation has ended. From then on Assignment.CollectWhenEnded is true.
 	CollectAtEnd(ctx context.Context, allocID string) error
 
 	// ReportCollected is called when the directory of an ended allocation was removed
@@ -72,8 +72,8 @@ type Assignment struct {
 type Config struct {
 	Source AssignmentSource
 	// AllocRunnerConfig is the template for the runner of each allocation. The Runner sets
-	// Alloc.Alloc, Alloc.Restored, Alloc.AllocDone and Alloc.Report, and Alloc.Node
-	// if Node is not nil.
+	// its fields Alloc, Restored, AllocDone and ReportStatus, and Node if TaskEnvNode is
+	// not nil.
 	AllocRunnerConfig allocrunner.Config
 	// TaskEnvNode returns the facts about the node that tasks get when they start. It may
 	// be nil.

@@ -38,7 +38,7 @@ type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 // status without the driver. It returns an error if the exit status is unknown, or when ctx is done.
 type AwaitExitFunc func(ctx context.Context, driver string, handle *driver.Handle) (*driver.ExitResult, error)
 
-// destroyTimeout limits one StepDestroyTask. A driver whose process was replaced destroys all of its tasks at
+// destroyTimeout limits one call of DestroyTask. A driver whose process was replaced destroys all of its tasks at
 // the same time, and reads the processes of the machine for it.
 const destroyTimeout = time.Minute
 

@@ -275,7 +275,7 @@ func (p *process) callForWatchState(ctx context.Context, state watchState, d dri
 	return d, result, err
 }
 
-// destroy calls StepDestroyTask, which also kills a process that may still run. It returns
+// destroy calls DestroyTask, which also kills a process that may still run. It returns
 // nil if no plugin process has the task, and an error if the driver could not find that
 // out.
 func (p *process) destroy(ctx context.Context) error {

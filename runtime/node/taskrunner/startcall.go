@@ -24,7 +24,7 @@ const abandonedStartTimeout = 5 * time.Second
 // events by then.
 const startEventDelay = 10 * time.Second
 
-// startCaller calls StepStartTask. It belongs to the goroutine of Run.
+// startCaller calls StartTask of the driver. It belongs to the goroutine of Run.
 type startCaller struct {
 	query          startQuery
 	dispense       dispenseFunc
@@ -39,7 +39,7 @@ type startCaller struct {
 	reportOutage   func(error) // called once per outage of the driver
 	logger         hclog.Logger
 
-	pluginDeaths int // plugin deaths during StepStartTask since the last successful start
+	pluginDeaths int // plugin deaths during StartTask since the last successful start
 }
 
 // start calls the driver, and once more if the plugin dies during the call. After a
@@ -77,7 +77,7 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 	return p, err
 }
 
-// call calls StepStartTask. If the plugin dies during the call, the next plugin process is asked what became of the start.
+// call calls StartTask. If the plugin dies during the call, call queries the next plugin process for the result of the start.
 // If nothing was executed, it is called once more: after a pause, and after the plugin's running tasks were
 // recovered. While the driver is unavailable, call waits.
 func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
@@ -177,7 +177,7 @@ func (s *startCaller) askUntilAnswered(ctx, killCtx context.Context, config *dri
 	}
 }
 
-// callWhenFree calls StepStartTask, and again as long as the driver finds no free descriptor or process, which is no failure
+// callWhenFree calls StartTask, and again as long as the driver finds no free descriptor or process, which is no failure
 // of the task: such a call has executed nothing. The first time is an event.
 func (s *startCaller) callWhenFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
 	onWait := func(err error) {
@@ -190,7 +190,7 @@ func (s *startCaller) callWhenFree(ctx, killCtx context.Context, d driver.Driver
 	return handle, network, err
 }
 
-// callDriver calls StepStartTask once, and emits an event if the driver does not answer soon.
+// callDriver calls StartTask once, and emits an event if the driver does not answer soon.
 func (s *startCaller) callDriver(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	emitted := make(chan struct{})
 	timer := time.AfterFunc(startEventDelay, func() {

@@ -18,7 +18,7 @@ import (
 // attempt after the last delay.
 var stopRetryDelays = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
 
-// forcedStopTimeout is the timeout of a force kill for StepStopTask, and again for StepDestroyTask.
+// forcedStopTimeout is the timeout of a force kill for StopTask, and again for DestroyTask.
 const forcedStopTimeout = 5 * time.Second
 
 // stopper stops processes of the task. If a driver is unavailable, it ends them without
@@ -92,7 +92,7 @@ func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
 	return true
 }
 
-// killNow kills the process with SIGKILL and StepDestroyTask, and gives up after forcedStopTimeout
+// killNow kills the process with SIGKILL and DestroyTask, and gives up after forcedStopTimeout
 // each.
 func (s *stopper) killNow(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
@@ -124,7 +124,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 	}
 }
 
-// stop calls StepStopTask, repeatedly if that fails. A process that has exited needs no
+// stop calls StopTask, repeatedly if that fails. A process that has exited needs no
 // stop.
 //
 // While the driver is unavailable the stop is pending:

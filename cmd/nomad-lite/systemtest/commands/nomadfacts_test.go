@@ -21,7 +21,7 @@ import (
 // nomadFact is a fact about the output of Nomad's command line that scripts rely on.
 type nomadFact struct {
 	fact    string // the expectation in words
-	command string // command of the shell, with the variables that newFactEnv sets
+	command string // command of the shell, with the variables that TestNomadFacts sets
 	code    int    // exit code
 	stdout  string // regular expression for the output; "" means that there is none
 	stderr  string // the same for standard error
@@ -56,7 +56,7 @@ var emptyAgentFacts = []nomadFact{
 	{"without templates", `nomad-lite job init -list-templates`, 1, "", `\ANo variables in nomad/job-templates\n`},
 }
 
-// nomadFacts are about an agent with the jobs of factJobs. They are checked in their order.
+// nomadFacts are about an agent with the jobs that TestNomadFacts runs. They are checked in their order.
 var nomadFacts = []nomadFact{
 	// Flags, help and exit codes.
 	{"a switch is turned off with =false", `nomad-lite job status -short=false --verbose=false web`, 0, `(?m)^Summary$`, ""},

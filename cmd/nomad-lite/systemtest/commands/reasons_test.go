@@ -262,7 +262,7 @@ func TestReasonsOfMissingDrivers(t *testing.T) {
 	}
 }
 
-// waitForOutput waits until read returns text that matches pattern, and fails the test after WaitTimeout.
+// waitForOutput waits until read returns text that matches pattern, and fails the test after systemtest.WaitTimeout.
 func waitForOutput(t *testing.T, command, pattern string, read func() string) {
 	t.Helper()
 	want := regexp.MustCompile(pattern)

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
 )
 
-// The hidden command JobParserCommand must start the job parser.
+// The hidden command agent.JobParserCommand must start the job parser.
 func TestJobParser(t *testing.T) {
 	job, err := confined.New("nomad-lite", agent.JobParserCommand).Parse(t.Context(), `job "web" {}`, "")
 	if err != nil || *job.ID != "web" {

@@ -53,7 +53,7 @@ func All() map[string]func() {
 	}
 }
 
-// runWithTestConfig runs nomad-lite. Its agents read the file of TestConfigEnvVar first: they ignore the disk usage of this
+// runWithTestConfig runs nomad-lite. Its agents read the file of systemtest.TestConfigEnvVar first: they ignore the disk usage of this
 // machine, because they could otherwise remove ended allocations before a test has checked them, and start neither Java nor
 // QEMU for a fingerprint; a test of these drivers sets driver.denylist to "". They listen on a free port if a test chooses
 // none, because tests run in parallel.

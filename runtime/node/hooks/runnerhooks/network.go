@@ -21,7 +21,7 @@ var (
 	_ hook.AllocPostrun = (*Network)(nil)
 )
 
-// NetworkManager creates and destroys the networks of allocations; [network.Manager] implements
+// NetworkManager creates and destroys the networks of allocations; network.Manager implements
 // it.
 type NetworkManager interface {
 	Existing(allocID string) *state.AllocNetwork

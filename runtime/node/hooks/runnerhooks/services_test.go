@@ -152,7 +152,7 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// memoryCheckResultStore is a services.Results in memory, for one allocation.
+// memoryCheckResultStore is a services.CheckResultStore in memory, for one allocation.
 type memoryCheckResultStore map[string]*api.AllocCheckStatus
 
 func (r memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {

@@ -17,7 +17,7 @@ var (
 	_ hook.TaskStop     = (*TaskDir)(nil)
 )
 
-// dirBuiltKey is a key in the state of StepTaskDir. It is set once the directory has been
+// dirBuiltKey is a key in the state of the hook TaskDir. The key is set once the directory has been
 // built, so that the event for the build is emitted once. The hook is never done,
 // because directories in memory are lost at a reboot.
 const dirBuiltKey = "is_done"
