@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-const agentHelp = `Run jobs on this machine, and keep them running.
+const agentHelp = `Run an agent, which runs jobs on this machine and restarts their tasks.
 
 The agent serves Nomad's HTTP API on 127.0.0.1:4646 and on the unix socket
 nomad.sock in its data directory. What it knows is in the data directory:
@@ -73,7 +73,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "agent [flags]",
-		Short: "Run jobs on this machine, and keep them running",
+		Short: "Run an agent, which runs jobs on this machine",
 		Long:  agentHelp,
 		Example: `  nomad-lite agent -dev                       try it; nothing stays
   nomad-lite agent -config /etc/nomad.d

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const infoHelp = `Show what the agent says of itself: its version, its node, and what it counts.`
+const infoHelp = `Show the version, the configuration, the node and the runtime statistics of the agent.`
 
 // NewInfoCommand returns the command "agent-info".
 func NewInfoCommand(s *cli.Streams) *cobra.Command {
@@ -19,7 +19,7 @@ func NewInfoCommand(s *cli.Streams) *cobra.Command {
 	var format output.FormatFlags
 	cmd := &cobra.Command{
 		Use:   "agent-info [flags]",
-		Short: "Show what the agent says of itself",
+		Short: "Show the configuration and the runtime statistics of the agent",
 		Long:  infoHelp,
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

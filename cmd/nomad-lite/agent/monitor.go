@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 )
 
-const monitorHelp = `Show what the agent logs from now on, whatever its own log level is.
+const monitorHelp = `Stream the log of the agent from now on, independently of its own log level.
 
 Ctrl-C ends it. Exit codes: 0, or 1 when the agent refuses.`
 
@@ -34,7 +34,7 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	var o monitorOptions
 	cmd := &cobra.Command{
 		Use:     "monitor [flags]",
-		Short:   "Show what the agent logs",
+		Short:   "Stream the log of the agent",
 		Long:    monitorHelp,
 		Example: monitorExamples,
 		Args:    cli.NoArgs,

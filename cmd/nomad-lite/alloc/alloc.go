@@ -16,7 +16,7 @@ import (
 
 // NewCommand returns the command "alloc" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("alloc", "Look at allocations, and into them",
+	return cli.NewGroupCommand("alloc", "Inspect and control allocations",
 		newStatusCommand(s),
 		newLogsCommand(s),
 		NewExecCommand(s),

@@ -16,7 +16,7 @@ import (
 )
 
 const checksHelp = `Show the checks of the services of an allocation (those with provider "nomad"), and
-what they found last.
+their last results.
 
 Exit codes: 0, or 1 when there is no such allocation.`
 

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const execHelp = `Run a command inside of a task that runs: in its directory, with its environment,
-and where its driver puts it.
+const execHelp = `Run a command in a running task, with its directory, its environment and the
+isolation of its driver.
 
 Flags come before ALLOC; all that follows is the command, with its own flags. A
 terminal is used if you have one; leave it out with -t=false.
@@ -43,7 +43,7 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use:     "exec [flags] ALLOC COMMAND [ARGUMENT...]",
-		Short:   "Run a command inside of a task",
+		Short:   "Run a command in a task",
 		Long:    execHelp,
 		Example: execExamples,
 		Args:    cli.RequireArgCount(2, -1, "an allocation and a command, such as sh"),

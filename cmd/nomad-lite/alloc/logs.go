@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 )
 
-const logsHelp = `Print what a task has written to its standard output, or to its standard error.
+const logsHelp = `Print the standard output or the standard error of a task.
 
 The task need not be named if there is only one. The output goes to standard
 output, with -stderr too. With both of -stdout and -stderr, or with -f and
@@ -73,7 +73,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:     "logs [flags] ALLOC [TASK]",
-		Short:   "Print what a task has written",
+		Short:   "Print the logs of a task",
 		Long:    logsHelp,
 		Example: logsExamples,
 		Args:    allocAndTaskArgs,

@@ -11,7 +11,6 @@ import (
 )
 
 const signalHelp = `Send a signal to a task of an allocation, or to all of its tasks. On success
-nothing is printed. On success
 nothing is printed.
 
 Exit codes: 0, or 1 when a task does not run.`

@@ -14,8 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 )
 
-const statsHelp = `Show what the tasks of an allocation use of processor, memory and devices, now. Those that
-do not run use nothing.
+const statsHelp = `Show the CPU, memory and device usage of the running tasks of an allocation.
 
 Exit codes: 0, or 1 when it is not known.`
 
@@ -33,7 +32,7 @@ func newStatsCommand(s *cli.Streams) *cobra.Command {
 	var o statsOptions
 	cmd := &cobra.Command{
 		Use:     "stats [flags] ALLOC",
-		Short:   "Show what the tasks of an allocation use",
+		Short:   "Show the resource usage of the tasks of an allocation",
 		Long:    statsHelp,
 		Example: statsExamples,
 		Args:    oneAllocArg,

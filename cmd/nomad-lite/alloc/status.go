@@ -21,8 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 )
 
-const statusHelp = `Show an allocation: what it is for, how its tasks are, and what has happened to
-them. Without an argument the allocations are listed.
+const statusHelp = `Show an allocation: its job, and the states and events of its tasks. Without an
+argument, list the allocations.
 
 ALLOC is the id of an allocation, or the begin of it.
 

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const stopHelp = `Stop an allocation. Its job is still wanted, so another one takes its place; to
+const stopHelp = `Stop an allocation. The scheduler replaces it, because its job still runs; to
 stop the job: nomad-lite job stop.
 
 What comes of it is watched, as after 'job run'.
@@ -34,7 +34,7 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 	var o stopOptions
 	cmd := &cobra.Command{
 		Use:     "stop [flags] ALLOC",
-		Short:   "Stop an allocation, so that another takes its place",
+		Short:   "Stop and replace an allocation",
 		Long:    stopHelp,
 		Example: stopExamples,
 		Args:    oneAllocArg,

@@ -29,7 +29,7 @@ script of a shell, and let the shell read it at its start.`
 
 // NewCommand returns the command "completion" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.NewGroupCommand("completion", "Complete commands in a shell", newInstallCommand(s), newUninstallCommand(s))
+	cmd := cli.NewGroupCommand("completion", "Install or print the shell completion", newInstallCommand(s), newUninstallCommand(s))
 	cmd.Long = completionHelp
 	for _, shell := range shells {
 		cmd.AddCommand(&cobra.Command{
@@ -74,7 +74,7 @@ func newInstallCommand(s *cli.Streams) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install [flags]",
-		Short: "Set the completion up for your shell",
+		Short: "Install the completion for your shell",
 		Long: `Write the completion script of your shell into your data directory, and for bash and
 zsh a line that reads the script into .bashrc or .zshrc. It may be repeated, for
 example after an update of nomad-lite.
@@ -102,7 +102,7 @@ func newUninstallCommand(s *cli.Streams) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:     "uninstall [flags]",
-		Short:   "Remove what the command install has written",
+		Short:   "Uninstall the completion",
 		Example: "  nomad-lite completion uninstall",
 		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

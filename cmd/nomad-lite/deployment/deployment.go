@@ -15,7 +15,7 @@ import (
 
 // NewCommand returns the command "deployment" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.NewGroupCommand("deployment", "Follow the updates of jobs, and decide about them",
+	cmd := cli.NewGroupCommand("deployment", "Inspect and control deployments",
 		newListCommand(s),
 		newStatusCommand(s),
 	)
@@ -35,37 +35,37 @@ type changeSubcommand struct {
 
 var changeSubcommands = []changeSubcommand{
 	{
-		name: "fail", shortHelp: "End a deployment as failed", did: "failed",
-		longHelp: `End a deployment as failed. With auto_revert in the update block of a group, the
-job goes back to its last stable version.`,
+		name: "fail", shortHelp: "Mark a deployment as failed", did: "failed",
+		longHelp: `Mark a deployment as failed. With auto_revert in the update block of a group, the
+job is reverted to its last stable version.`,
 		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Fail(d.ID, w)
 		},
 	},
 	{
-		name: "pause", shortHelp: "Place nothing more for a deployment, until it is resumed", did: "paused",
-		longHelp: `Place nothing more for a deployment. What it has placed runs on.`,
+		name: "pause", shortHelp: "Pause a deployment", did: "paused",
+		longHelp: `Pause a deployment: no further allocations are placed. Placed allocations continue.`,
 		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, true, w)
 		},
 	},
 	{
-		name: "promote", shortHelp: "Let the canaries of a deployment take over", did: "promoted", hasGroupFlag: true,
-		longHelp: `Let the canaries of a deployment take over: the old allocations are replaced by
+		name: "promote", shortHelp: "Promote the canaries of a deployment", did: "promoted", hasGroupFlag: true,
+		longHelp: `Promote the canaries of a deployment: the old allocations are replaced by
 the new version. All canaries must be healthy.`,
 		do: apiclient.PromoteDeployment,
 	},
 	{
-		name: "resume", shortHelp: "Go on with a deployment that is paused", did: "resumed",
-		longHelp: `Go on with a deployment that is paused.`,
+		name: "resume", shortHelp: "Resume a paused deployment", did: "resumed",
+		longHelp: `Resume a paused deployment.`,
 		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, false, w)
 		},
 	},
 	{
-		name: "unblock", shortHelp: "Go on with a deployment that waits for other regions", did: "unblocked",
-		longHelp: `Go on with a deployment of a job in several regions that waits for the others.
-On one machine there are none.`,
+		name: "unblock", shortHelp: "Unblock a deployment that waits for other regions", did: "unblocked",
+		longHelp: `Unblock a deployment of a multi-region job that waits for other regions. A single
+machine has no such deployments.`,
 		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Unblock(d.ID, w)
 		},

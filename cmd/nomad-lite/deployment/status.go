@@ -23,8 +23,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status [flags] [DEPLOYMENT]",
-		Short: "Show one deployment, and how far it is",
-		Long: `Show one deployment, and how far it is; without an id, list all of them.
+		Short: "Show the status of a deployment",
+		Long: `Show the status of a deployment; without an id, list all deployments.
 
 With -monitor it is watched until it ends; the exit code is then 0 if it
 succeeded, else 1.`,

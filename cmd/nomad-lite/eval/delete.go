@@ -24,7 +24,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete [flags] [EVALUATION]",
 		Short: "Delete evaluations of a cluster whose scheduler is overwhelmed",
-		Long: `Delete one evaluation, or all that a filter is true of.
+		Long: `Delete one evaluation, or all evaluations that match a filter.
 
 This is for a Nomad cluster whose scheduler is overwhelmed: it must have been
 paused first, with Nomad's own command line. An agent of nomad-lite deletes

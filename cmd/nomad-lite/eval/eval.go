@@ -8,7 +8,7 @@ import (
 
 // NewCommand returns the command "eval" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("eval", "See what the scheduler has decided, and why",
+	return cli.NewGroupCommand("eval", "Inspect evaluations",
 		newListCommand(s),
 		newStatusCommand(s),
 		newDeleteCommand(s),

@@ -24,7 +24,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
 		Short: "List evaluations",
-		Long:  `List the evaluations that the scheduler has made, the newest first.`,
+		Long:  `List the evaluations of the scheduler, the newest first.`,
 		Example: `  nomad-lite eval list -job web
   nomad-lite eval list -status blocked`,
 		Args:              cli.RequireArgCount(0, 0, "no arguments"),

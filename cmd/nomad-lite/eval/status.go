@@ -28,9 +28,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status [flags] EVALUATION",
-		Short: "Show one evaluation: what was decided, and what could not be placed",
-		Long: `Show one evaluation: why the scheduler looked at a job, what it decided, and
-what it could not place.
+		Short: "Show an evaluation and its placement failures",
+		Long: `Show one evaluation: its trigger, its result and its placement failures.
 
 With -monitor it is watched until it is settled, with the deployment that it has
 begun. Exit codes then: 0 all is well, 1 the deployment failed, 2 not all could

@@ -55,14 +55,14 @@ type streamOptions struct {
 
 // NewCommand returns the command "event" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("event", "See what happens", newStreamCommand(s))
+	return cli.NewGroupCommand("event", "Stream events", newStreamCommand(s))
 }
 
 func newStreamCommand(s *cli.Streams) *cobra.Command {
 	var o streamOptions
 	cmd := &cobra.Command{
 		Use:     "stream [flags]",
-		Short:   "Show events as they happen",
+		Short:   "Stream events",
 		Long:    streamHelp,
 		Example: streamExamples,
 		Args:    cli.NoArgs,

@@ -29,8 +29,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	var flags fmtFlags
 	cmd := &cobra.Command{
 		Use:   "fmt [flags] [PATH...]",
-		Short: "Lay job files out in the canonical style",
-		Long: `Lay job files out in the canonical style.
+		Short: "Format job files in the canonical style",
+		Long: `Format job files in the canonical style.
 
 Each PATH is a file whose name ends in .nomad or .hcl, a directory with such
 files, or - for standard input, which is written to standard output. Without a

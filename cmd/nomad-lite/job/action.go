@@ -30,10 +30,10 @@ func NewActionCommand(s *cli.Streams) *cobra.Command {
 	var o actionOptions
 	cmd := &cobra.Command{
 		Use:   "action [flags] ACTION",
-		Short: "Run a command that a job offers",
-		Long: `Run a command that a job offers: an action block of one of its tasks. It runs
-in a task that runs, of the job that -job names or in the allocation that -alloc
-names. 'job status' lists the actions.
+		Short: "Run an action of a job",
+		Long: `Run an action of a job, which is the command of an action block of one of its tasks.
+The command runs in a running task of the job that -job names, or in the allocation
+that -alloc names. 'job status' lists the actions.
 
 Exit codes: the exit code of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache

@@ -27,8 +27,8 @@ func newDispatchCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.
 	var o dispatchOptions
 	cmd := &cobra.Command{
 		Use:   "dispatch [flags] JOB [FILE]",
-		Short: "Run an instance of a parameterized job",
-		Long: `Run an instance of a parameterized job, with metadata and, from a file or from
+		Short: "Dispatch a parameterized job",
+		Long: `Dispatch an instance of a parameterized job, with metadata and, from a file or from
 standard input (-), a payload.
 
 It is a job of its own: its id is printed, and 'job status' of the parameterized

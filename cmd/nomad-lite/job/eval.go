@@ -23,8 +23,8 @@ func newEvalCommand(s *cli.Streams) *cobra.Command {
 	var o evalOptions
 	cmd := &cobra.Command{
 		Use:   "eval [flags] JOB",
-		Short: "Let the scheduler look at a job again",
-		Long: `Let the scheduler look at a job again.
+		Short: "Create an evaluation for a job",
+		Long: `Create an evaluation, so that the scheduler processes a job again.
 
 With -force-reschedule failed allocations are replaced at once, even if their
 policy says later or never.

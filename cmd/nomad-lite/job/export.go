@@ -20,7 +20,7 @@ func newExportCommand(s *cli.Streams) *cobra.Command {
 	var o exportOptions
 	cmd := &cobra.Command{
 		Use:   "export [flags] JOB",
-		Short: "Print a job so that another agent can run it",
+		Short: "Print a job for submission to another agent",
 		Long: `Print the JSON of a job without what only this agent knows about it, so that
 another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
 		Example: `  nomad-lite job export web > web.json

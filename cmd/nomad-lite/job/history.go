@@ -27,8 +27,8 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 	var o historyOptions
 	cmd := &cobra.Command{
 		Use:   "history [flags] JOB",
-		Short: "List the versions of a job, and what has changed between them",
-		Long: `List the versions of a job, the newest first, and what has changed between them.
+		Short: "List the versions of a job and their differences",
+		Long: `List the versions of a job, the newest first, and their differences.
 
 'job revert' goes back to one of them.`,
 		Example: `  nomad-lite job history -p web

@@ -46,9 +46,9 @@ func NewInitCommand(s *cli.Streams) *cobra.Command {
 	var o initOptions
 	cmd := &cobra.Command{
 		Use:   "init [flags] [FILE]",
-		Short: "Write an example of a job file, to begin from",
-		Long: `Write an example of a job file, to begin from: ` + exampleFileName + `, if no other
-name is given. A file that exists is not overwritten.
+		Short: "Write an example job file",
+		Long: `Write an example job file, by default ` + exampleFileName + `. An existing file is not
+overwritten.
 
 With -template the example is the item "` + templateItem + `" of the variable ` + templateDir + `/NAME
 of an agent.`,

@@ -31,9 +31,9 @@ func NewInspectCommand(s *cli.Streams) *cobra.Command {
 	var o inspectOptions
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] JOB",
-		Short: "Print a job as the agent has it, or its source",
-		Long: `Print a job as the agent has it: JSON with each default filled in, as the value
-of "Job". With -json it is the job alone.
+		Short: "Print the specification of a job, or its job file",
+		Long: `Print the specification of a job: JSON with all default values, as the value of
+"Job". With -json, print the job alone.
 
 With -hcl its source is printed, byte for byte as it was run, if the agent has
 kept it.`,

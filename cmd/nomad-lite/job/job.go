@@ -9,7 +9,7 @@ import (
 
 // NewCommand returns the command "job" with its subcommands. printLogs is called for the flag -logs.
 func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
-	return cli.NewGroupCommand("job", "Run jobs on an agent, change them and look at them",
+	return cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
 		NewActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),

@@ -17,16 +17,15 @@ type periodicForceOptions struct {
 }
 
 func newPeriodicCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("periodic", "Look after periodic jobs", newPeriodicForceCommand(s))
+	return cli.NewGroupCommand("periodic", "Manage periodic jobs", newPeriodicForceCommand(s))
 }
 
 func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
 	var o periodicForceOptions
 	cmd := &cobra.Command{
 		Use:   "force [flags] JOB",
-		Short: "Run a periodic job now",
-		Long: `Run a periodic job now, even if prohibit_overlap forbids it and an instance
-runs.
+		Short: "Launch a periodic job now",
+		Long: `Launch a periodic job now, even if an instance runs and prohibit_overlap is set.
 
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,

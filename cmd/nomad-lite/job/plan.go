@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-const planHelp = `Show what would change if this job was run now, and whether there is room for
-it. Nothing is changed.
+const planHelp = `Show the changes that 'job run' would make now, and whether the node has enough
+resources. The plan changes nothing.
 
 At the end stands the index of the job that the plan was made for: given to
 'job run -check-index', nothing is run if the job has changed since.
@@ -48,7 +48,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
 		Use:   "plan [flags] FILE",
-		Short: "Show what a job file would change",
+		Short: "Show the changes that a job file would make",
 		Long:  planHelp,
 		Example: `  nomad-lite job plan web.nomad.hcl
   nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,

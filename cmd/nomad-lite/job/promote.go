@@ -22,8 +22,8 @@ func newPromoteCommand(s *cli.Streams) *cobra.Command {
 	var o promoteOptions
 	cmd := &cobra.Command{
 		Use:   "promote [flags] JOB",
-		Short: "Let the canaries of a job take over",
-		Long: `Let the canaries of a job take over: the old allocations are replaced by the
+		Short: "Promote the canaries of a job",
+		Long: `Promote the canaries of a job: the old allocations are replaced by the
 new version. All canaries must be healthy.
 
 Exit codes: as for 'job run'.`,

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const restartHelp = `Restart what runs of a job, one allocation after the other, or in larger batches.
+const restartHelp = `Restart the allocations of a job, one after the other or in larger batches.
 
 Without flags the tasks that run are restarted in place. With -all-tasks those
 that have ended run again too, in the order of their lifecycle. With -reschedule

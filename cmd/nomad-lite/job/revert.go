@@ -23,9 +23,9 @@ func newRevertCommand(s *cli.Streams) *cobra.Command {
 	var o revertOptions
 	cmd := &cobra.Command{
 		Use:   "revert [flags] JOB VERSION",
-		Short: "Go back to an earlier version of a job",
-		Long: `Go back to an earlier version of a job, named by its number or its tag. It runs
-as a new version.
+		Short: "Revert a job to an earlier version",
+		Long: `Revert a job to an earlier version, given by its number or its tag. The agent
+registers it as a new version.
 
 Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job revert web 3

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-const runHelp = `Give a job to an agent, and watch until it is placed, or deployed.
+const runHelp = `Submit a job to an agent, and monitor its placement and its deployment.
 
 FILE is a path, or - for standard input. A job that the agent knows becomes a
 new version of it.
@@ -52,7 +52,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] FILE",
-		Short: "Give a job to an agent, or print its JSON",
+		Short: "Submit a job to an agent, or print its JSON",
 		Long:  runHelp,
 		Example: `  nomad-lite job run web.nomad.hcl
   nomad-lite job run -var image=web:2 -check-index 12 web.nomad.hcl

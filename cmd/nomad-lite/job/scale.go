@@ -27,9 +27,9 @@ func newScaleCommand(s *cli.Streams) *cobra.Command {
 	var o scaleOptions
 	cmd := &cobra.Command{
 		Use:   "scale [flags] JOB [GROUP] COUNT",
-		Short: "Change how many instances of a group run",
-		Long: `Change how many instances of a group run. The group may be left out if the job
-has only one.
+		Short: "Change the count of a task group",
+		Long: `Change the count of a task group. The group can be omitted if the job has only
+one.
 
 Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job scale web 3

@@ -25,8 +25,8 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 	var o scalingEventsOptions
 	cmd := &cobra.Command{
 		Use:               "scaling-events [flags] JOB",
-		Short:             "List how the groups of a job were scaled",
-		Long:              `List how the groups of a job were scaled, and by whom, the newest first.`,
+		Short:             "List the scaling events of a job",
+		Long:              `List the scaling events of the groups of a job with their causes, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
 		Args:              apiclient.OneJobArg,
 		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),

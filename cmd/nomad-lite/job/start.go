@@ -22,8 +22,8 @@ func NewStartCommand(s *cli.Streams) *cobra.Command {
 	var o startOptions
 	cmd := &cobra.Command{
 		Use:   "start [flags] JOB",
-		Short: "Run a job again that was stopped",
-		Long: `Run a job again that was stopped, as it was in its last version.
+		Short: "Start a stopped job",
+		Long: `Start a stopped job in its last version.
 
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job start web`,

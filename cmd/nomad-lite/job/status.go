@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 )
 
-const statusHelp = `Show the jobs of an agent, or one job: what it is made of, what runs of it, its
-latest deployment, and why something of it could not be placed.
+const statusHelp = `Show the jobs of an agent, or one job: its groups, its allocations, its latest
+deployment, and its placement failures.
 
 The beginning of a job's id is enough, as long as no other begins so.`
 

@@ -12,7 +12,7 @@ import (
 )
 
 func newTagCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("tag", "Give versions of a job a name", newTagApplyCommand(s), newTagUnsetCommand(s))
+	return cli.NewGroupCommand("tag", "Tag versions of a job", newTagApplyCommand(s), newTagUnsetCommand(s))
 }
 
 type tagOptions struct {
@@ -24,10 +24,10 @@ type tagOptions struct {
 
 func newTagApplyCommand(s *cli.Streams) *cobra.Command {
 	var o tagOptions
-	cmd := newTagChangeCommand(&o, "apply [flags] JOB", "Give a version of a job a name", func(cmd *cobra.Command, args []string) error {
+	cmd := newTagChangeCommand(&o, "apply [flags] JOB", "Tag a version of a job", func(cmd *cobra.Command, args []string) error {
 		return tagJob(cmd.Context(), o, args[0], s)
 	})
-	cmd.Long = `Give a version of a job a name, by which 'job revert' and 'job history -diff-tag'
+	cmd.Long = `Tag a version of a job with a name, by which 'job revert' and 'job history -diff-tag'
 know it. A version with a name is not forgotten when there are many newer ones.`
 	cmd.Example = `  nomad-lite job tag apply -name golden -description "before the rewrite" web
   nomad-lite job tag apply -name golden -version 3 web`
@@ -38,10 +38,10 @@ know it. A version with a name is not forgotten when there are many newer ones.`
 
 func newTagUnsetCommand(s *cli.Streams) *cobra.Command {
 	var o tagOptions
-	cmd := newTagChangeCommand(&o, "unset [flags] JOB", "Take a version's name away", func(cmd *cobra.Command, args []string) error {
+	cmd := newTagChangeCommand(&o, "unset [flags] JOB", "Remove the tag of a version", func(cmd *cobra.Command, args []string) error {
 		return untagJob(cmd.Context(), o, args[0], s)
 	})
-	cmd.Long = "Take a version's name away. The version stays, as long as any other would."
+	cmd.Long = "Remove the tag of a version. The version is kept as long as other versions without a tag."
 	cmd.Example = `  nomad-lite job tag unset -name golden web`
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-const validateHelp = `Say what is wrong with a job file, and where.
+const validateHelp = `Validate a job file, and print each error with its position.
 
 The job is checked as Nomad checks it, and for parts that nomad-lite cannot run.
 Its templates are parsed, its config blocks are compared with the schemas of the
@@ -55,7 +55,7 @@ func NewValidateCommand(s *cli.Streams) *cobra.Command {
 	var o validateOptions
 	cmd := &cobra.Command{
 		Use:   "validate [flags] FILE",
-		Short: "Say what is wrong with a job file",
+		Short: "Validate a job file",
 		Long:  validateHelp,
 		Example: `  nomad-lite job validate web.nomad.hcl
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,

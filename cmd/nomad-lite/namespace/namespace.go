@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const applyHelp = `Create a namespace, or change it. NAME may be a file in HCL, or JSON with -json, or -
+const applyHelp = `Create or update a namespace. NAME can be a file in HCL, or JSON with -json, or -
 for standard input, that describes it.
 
 Exit codes: 0, or 1 when it is refused.`
@@ -27,13 +27,13 @@ Exit codes: 0, or 1 when it is refused.`
 const applyExamples = `  nomad-lite namespace apply -description 'what we try out' try
   nomad-lite namespace apply try.hcl`
 
-const deleteHelp = `Delete a namespace that has no jobs and no variables any more.
+const deleteHelp = `Delete a namespace that has no jobs and no variables.
 
 Exit codes: 0, or 1 when it is refused.`
 
 // NewCommand returns the command "namespace" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("namespace", "Keep jobs apart from each other",
+	return cli.NewGroupCommand("namespace", "Manage namespaces",
 		newListCommand(s),
 		newStatusCommand(s),
 		newApplyCommand(s),
@@ -156,7 +156,7 @@ func newApplyCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:     "apply [flags] NAME|FILE",
-		Short:   "Create a namespace, or change it",
+		Short:   "Create or update a namespace",
 		Long:    applyHelp,
 		Example: applyExamples,
 		Args:    cli.RequireArgCount(1, 1, "the name of a namespace, or a file that describes one"),

@@ -49,7 +49,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 	var o drainOptions
 	cmd := &cobra.Command{
 		Use:     "drain [flags] [NODE]",
-		Short:   "Stop what runs on a node",
+		Short:   "Drain a node: stop its allocations and place no new ones",
 		Long:    drainHelp,
 		Example: drainExamples,
 		RunE: func(cmd *cobra.Command, args []string) error {

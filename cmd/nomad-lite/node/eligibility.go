@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const eligibilityHelp = `Say whether new allocations may be placed on a node. Those that are there go on; to
-move them away: nomad-lite node drain.
+const eligibilityHelp = `Change whether new allocations can be placed on a node. Allocations of the node
+continue; to move them away: nomad-lite node drain.
 
 Exit codes: 0, or 1 when the node refuses, for instance because it drains.`
 
@@ -31,7 +31,7 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 	var o eligibilityOptions
 	cmd := &cobra.Command{
 		Use:     "eligibility [flags] [NODE]",
-		Short:   "Say whether a node takes new allocations",
+		Short:   "Change the scheduling eligibility of a node",
 		Long:    eligibilityHelp,
 		Example: eligibilityExamples,
 		RunE: func(cmd *cobra.Command, args []string) error {

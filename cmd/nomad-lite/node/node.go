@@ -15,7 +15,7 @@ import (
 
 // NewCommand returns the command "node" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("node", "Look at nodes, and take them out of service",
+	return cli.NewGroupCommand("node", "Inspect, drain and configure nodes",
 		newStatusCommand(s),
 		newDrainCommand(s),
 		newEligibilityCommand(s),

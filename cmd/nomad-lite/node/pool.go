@@ -18,7 +18,7 @@ import (
 
 // newPoolCommand returns the command "node pool" with its subcommands.
 func newPoolCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.NewGroupCommand("pool", "Look at node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
+	cmd := cli.NewGroupCommand("pool", "List and inspect node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
 	for _, name := range []string{"apply", "delete", "init"} {
 		cmd.AddCommand(cli.NewUnsupportedCommand(name, "a node is in the pool that the client block of its configuration names"))
 	}
@@ -196,7 +196,7 @@ func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 
 func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
 	var pageFlags apiclient.PageFlags
-	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
+	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs of a pool", "list the jobs of pool", func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
 		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
 			tables.PrintJobs(p, jobs, f.AllNamespaces(), "No running jobs")

@@ -11,8 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const metricsHelp = `Print what the agent counts and measures, as JSON or in the form that Prometheus
-reads.`
+const metricsHelp = `Print the metrics of the agent, as JSON or in the text format of Prometheus.`
 
 const metricsExamples = `  nomad-lite operator metrics -pretty
   nomad-lite operator metrics -format prometheus
@@ -29,7 +28,7 @@ func newMetricsCommand(s *cli.Streams) *cobra.Command {
 	var o metricsOptions
 	cmd := &cobra.Command{
 		Use:     "metrics [flags]",
-		Short:   "Print what the agent counts and measures",
+		Short:   "Print the metrics of the agent",
 		Long:    metricsHelp,
 		Example: metricsExamples,
 		Args:    cli.NoArgs,

@@ -8,13 +8,13 @@ import (
 
 // NewCommand returns the command "operator" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("operator", "Look after a node",
+	return cli.NewGroupCommand("operator", "Troubleshoot and configure an agent",
 		newAPICommand(s),
 		newDebugCommand(s),
 		newMetricsCommand(s),
 		newRootKeyringCommand(s),
 		newSchedulerCommand(s),
-		cli.NewGroupCommand("state", "Look at a state file",
+		cli.NewGroupCommand("state", "Inspect and check a state file",
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),
 		),

@@ -17,23 +17,24 @@ const keyringHelp = `Manage the keys with which the items of variables are encry
 The keys are in the file keyring.json of the agent's data directory. Without them the
 items in a copy of the state file cannot be read: back up both, apart from each other.`
 
-const keyringRotateHelp = `Make a new key, with which all variables are encrypted that are written from now on.
+const keyringRotateHelp = `Rotate the encryption key: variables that are written from now on are encrypted
+with a new key.
 
 The former keys stay in the key file, because older variables need them. With -full
 all variables are encrypted again with the new key; then 'nomad-lite operator root
 keyring remove' can remove the former keys.`
 
-const keyringRemoveHelp = `Remove a key that is not used any more.
+const keyringRemoveHelp = `Remove a key that is no longer in use.
 
 The active key cannot be removed. A key that something is encrypted with is removed
 with -force only: all that the agent can read is encrypted with the active key before.
 A backup of the state file that needs the key cannot be read without it.`
 
 func newRootKeyringCommand(s *cli.Streams) *cobra.Command {
-	keyring := cli.NewGroupCommand("keyring", "Manage the keys of variables",
+	keyring := cli.NewGroupCommand("keyring", "Manage the encryption keys of variables",
 		newKeyringListCommand(s), newKeyringRotateCommand(s), newKeyringRemoveCommand(s))
 	keyring.Long = keyringHelp
-	return cli.NewGroupCommand("root", "Manage the keys of variables", keyring)
+	return cli.NewGroupCommand("root", "Manage the encryption keys of variables", keyring)
 }
 
 // printRootKeys prints keys in Nomad's format.
@@ -59,7 +60,7 @@ func newKeyringListCommand(s *cli.Streams) *cobra.Command {
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
-		Short:             "List the keys of variables",
+		Short:             "List the encryption keys of variables",
 		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -86,7 +87,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 	var prepublish time.Duration
 	cmd := &cobra.Command{
 		Use:               "rotate [flags]",
-		Short:             "Make a new key for variables",
+		Short:             "Rotate the encryption key of variables",
 		Long:              keyringRotateHelp,
 		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -118,7 +119,7 @@ func newKeyringRemoveCommand(s *cli.Streams) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:               "remove [flags] KEY",
-		Short:             "Remove a key of variables",
+		Short:             "Remove an encryption key of variables",
 		Long:              keyringRemoveHelp,
 		Args:              cli.RequireArgCount(1, 1, "the whole id of a key; 'nomad-lite operator root keyring list -verbose' lists them"),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-const stateInspectHelp = `Show what is in a state file, while no agent uses it.
+const stateInspectHelp = `Print the contents of a state file that no agent uses.
 
   nomad-lite operator state inspect DATA-DIR                 what there is
   nomad-lite operator state inspect DATA-DIR allocations     the records of a table
@@ -31,7 +31,7 @@ for what is encrypted with a key of keyring.json. A KEY may be the begin of one.
 
 Exit codes: 0, or 1 when the file cannot be opened or has no such record.`
 
-const stateVerifyHelp = `Check a state file, while no agent uses it.
+const stateVerifyHelp = `Check a state file that no agent uses.
 
 Each page and the checksum of each record is read. What an agent would put into
 quarantine, or could not read at all, is listed, and so are the parts that only
@@ -44,7 +44,7 @@ func newStateInspectCommand(s *cli.Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] DATA-DIR|FILE [TABLE [KEY]]",
-		Short: "Show what is in a state file",
+		Short: "Print the contents of a state file",
 		Long:  stateInspectHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 3 {

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
-const listHelp = `List the plugins that a job could use, with their health.
+const listHelp = `List the plugins that are available to jobs, with their health.
 
 Plugins are builtin, or files in the plugin directory. Builtin plugins, and plugins
 with a plugin block in the configuration, are started; the command waits for slow
@@ -34,7 +34,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
-		Short: "List the plugins that a job could use",
+		Short: "List the plugins that are available to jobs",
 		Long:  listHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -35,7 +35,7 @@ var templateDirs = map[string][]string{
 	"device python": {"pythondevice", "python", "devicetest", "common"},
 }
 
-const newHelp = `Start a %s of your own: a directory NAME with a program that works.
+const newHelp = `Create the source code of a %s: a directory NAME with a working program.
 
 A program in Go needs Go to build. A released nomad-lite takes the sdk from the
 module proxy. A nomad-lite that was built from a checkout takes the sdk from that
@@ -53,7 +53,7 @@ var pluginTemplates embed.FS
 const sdkModule = "github.com/nomad-lite/nomad-lite"
 
 func newNewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("new", "Begin a plugin of your own",
+	return cli.NewGroupCommand("new", "Create the source code of a plugin",
 		newNewPluginCommand(s, "driver", "task driver"),
 		newNewPluginCommand(s, "hook", "hook"),
 		newNewPluginCommand(s, "device", "device plugin"),
@@ -66,7 +66,7 @@ func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 	var lang, replaceDir string
 	cmd := &cobra.Command{
 		Use:   kind + " [flags] NAME",
-		Short: "Begin a " + what,
+		Short: "Create the source code of a " + what,
 		Long:  fmt.Sprintf(newHelp, what),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 )
 
-const statusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks and device plugins of
+const statusHelp = `Show the status of the task drivers on the nodes, the hooks and device plugins of
 the agent, and the CSI plugins if there are any; or one of them, with its process, how often the
 process was started again, its capabilities with their effect on this machine, its schemas, and
 the calls to it. To see which plugins there are on this machine, without an agent: nomad-lite
@@ -33,7 +33,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:     "status [flags] [PLUGIN]",
-		Short:   "Show plugins as the agent sees them",
+		Short:   "Show the status of the agent's plugins",
 		Long:    statusHelp,
 		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec\n  nomad-lite plugin status script",
 		Args:    cli.RequireArgCount(0, 1, "a plugin, or nothing for all"),

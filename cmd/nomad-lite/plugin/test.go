@@ -25,8 +25,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
-const testHelp = `Prove a task driver, a hook or a device plugin against the contract that hosts
-rely on.
+const testHelp = `Test a task driver, a hook or a device plugin against the contract between plugins
+and hosts.
 
 The plugin is started as hosts start it. A driver is made to run, stop, recover
 and lose tasks; a hook is called at its hook points for many tasks; the devices of
@@ -76,7 +76,7 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH|BUILTIN [-- ARGS...]",
-		Short: "Prove a plugin against the contract",
+		Short: "Test a plugin against the plugin contract",
 		Long:  testHelp,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -57,7 +57,7 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 	var o pluginDevOptions
 	cmd := &cobra.Command{
 		Use:   "dev [flags] [DIR|PATH] [-- ARGS...]",
-		Short: "Build and run a plugin while you work on it",
+		Short: "Build, run and reload a plugin during development",
 		Long:  pluginDevHelp,
 		Example: `  nomad-lite plugin dev                              the plugin in this directory
   nomad-lite plugin dev -job test.nomad.hcl ./hello

@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 )
 
-const runHelp = `Run a job here, in the foreground, until it ends. Several files run as one unit:
+const runHelp = `Run a job in the foreground until it ends. Several files run as one unit:
 nothing starts if one is refused, all stop together, and the run ends when all
 jobs have ended.
 
@@ -60,7 +60,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "run [flags] FILE...",
-		Short: "Run jobs here, in the foreground",
+		Short: "Run jobs in the foreground, with an agent in the same process",
 		Long:  runHelp,
 		Example: `  nomad-lite run web.nomad.hcl
   nomad-lite run web.nomad.hcl db.nomad.hcl        two jobs as one unit

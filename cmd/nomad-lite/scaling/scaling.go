@@ -16,13 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const policyHelp = `A scaling policy is the scaling block of a group of a job. Something that scales, such
+const policyHelp = `A scaling policy is the scaling block of a group of a job. An autoscaler, such
 as the Nomad Autoscaler, reads it.`
 
 // NewCommand returns the command "scaling" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("scaling", "Look at the scaling policies of jobs",
-		cli.NewGroupCommand("policy", "Look at the scaling policies of jobs", newPolicyListCommand(s), newPolicyInfoCommand(s)))
+	return cli.NewGroupCommand("scaling", "List and inspect scaling policies",
+		cli.NewGroupCommand("policy", "List and inspect scaling policies", newPolicyListCommand(s), newPolicyInfoCommand(s)))
 }
 
 type policyOptions struct {

@@ -26,7 +26,7 @@ type membersOptions struct {
 
 // NewCommand returns the command "server" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("server", "Look at the servers",
+	return cli.NewGroupCommand("server", "Inspect servers",
 		newMembersCommand(s),
 		cli.NewUnsupportedCommand("join", cli.NoServersReason),
 		cli.NewUnsupportedCommand("force-leave", cli.NoServersReason),

@@ -18,7 +18,7 @@ import (
 const listHelp = `List the services that running allocations have registered (those with provider
 "nomad").`
 
-const infoHelp = `Show where the instances of a service are.
+const infoHelp = `Show the addresses of the instances of a service.
 
 Exit codes: 0, or 1 when there is no such service.`
 
@@ -26,8 +26,8 @@ const infoExamples = `  nomad-lite service info web
   nomad-lite service info -filter 'Tags contains "canary"' web
   nomad-lite service info -t '{{range .}}{{println .Address .Port}}{{end}}' web`
 
-const deleteHelp = `Delete a registration that was left behind. A service whose allocation runs comes
-back.`
+const deleteHelp = `Delete a stale service registration. The agent registers the service again if its
+allocation runs.`
 
 type options struct {
 	client    apiclient.Flags
@@ -38,7 +38,7 @@ type options struct {
 
 // NewCommand returns the command "service" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("service", "Look at registered services",
+	return cli.NewGroupCommand("service", "List services and delete registrations",
 		newListCommand(s), newInfoCommand(s), newDeleteCommand(s))
 }
 
@@ -82,7 +82,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "delete [flags] SERVICE ID",
-		Short: "Delete a registration",
+		Short: "Delete a service registration",
 		Long:  deleteHelp,
 		Args:  cli.RequireArgCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,9 +39,9 @@ func NewCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "status [flags] [ID]",
-		Short: "Show whatever has this id: a job, an allocation, a node…",
-		Long: `Show whatever has this id, or an id that begins so: a job, an allocation, an
-evaluation, a deployment, a node… Without an id the jobs are listed.`,
+		Short: "Show the job, allocation, node or other object with this ID",
+		Long: `Show the object with this id, or with an id that starts with it: a job, an allocation,
+an evaluation, a deployment, a node… Without an id, list the jobs.`,
 		Example: `  nomad-lite status
   nomad-lite status web
   nomad-lite status 8ba85cef`,

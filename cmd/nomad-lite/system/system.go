@@ -8,18 +8,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-const gCHelp = `Forget jobs, evaluations, deployments and allocations that have ended, and remove
-the directories of the latter, now rather than when the agent does it by itself.`
+const gCHelp = `Garbage collect terminal jobs, evaluations, deployments and allocations, and remove
+the directories of these allocations. The agent also does this periodically.`
 
-const reconcileHelp = `Count the allocations of all jobs anew. The counts in 'job status' are right
-without it.`
+const reconcileHelp = `Reconcile the summaries of all jobs. It has no effect on nomad-lite, which computes
+the summaries at each request.`
 
 // NewCommand returns the command "system" with its subcommands.
 func NewCommand() *cobra.Command {
-	return cli.NewGroupCommand("system", "Clean up",
-		newActionCommand("gc", "Forget what has ended", gCHelp, (*api.System).GarbageCollect),
-		cli.NewGroupCommand("reconcile", "Put counts right",
-			newActionCommand("summaries", "Count the allocations of all jobs anew", reconcileHelp, (*api.System).ReconcileSummaries)),
+	return cli.NewGroupCommand("system", "Force garbage collection",
+		newActionCommand("gc", "Garbage collect terminal jobs, evaluations, deployments and allocations", gCHelp, (*api.System).GarbageCollect),
+		cli.NewGroupCommand("reconcile", "Reconcile stored data",
+			newActionCommand("summaries", "Reconcile the summaries of all jobs", reconcileHelp, (*api.System).ReconcileSummaries)),
 	)
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-const uiHelp = `Open the web page of the agent in a browser, or the page about a job, an allocation or a
+const uiHelp = `Open the web UI of the agent in a browser, or the page about a job, an allocation or a
 node. The browser is the command in BROWSER, or xdg-open on a desktop. Without a browser, the
 address is printed.
 
@@ -46,7 +46,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:     "ui [flags] [ID]",
-		Short:   "Open the web page",
+		Short:   "Open the web UI",
 		Long:    uiHelp,
 		Example: "  nomad-lite ui -authenticate\n  nomad-lite ui web",
 		Args:    cli.RequireArgCount(0, 1, "an id, or nothing"),

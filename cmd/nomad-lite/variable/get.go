@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const getHelp = `Show a variable with what is in it: in a table on a terminal, as JSON in a pipe.
+const getHelp = `Show a variable and its items: in a table on a terminal, as JSON in a pipe.
 
 Exit codes: 0, or 1 when there is no such variable or item.`
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-const initHelp = `Write an example of the specification of a variable, to spec.nv.hcl or FILE.
+const initHelp = `Write an example variable specification, to spec.nv.hcl or FILE.
 
 Exit codes: 0, or 1 when the file exists already.`
 
@@ -48,7 +48,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 	var o initOptions
 	cmd := &cobra.Command{
 		Use:   "init [flags] [FILE]",
-		Short: "Write an example of a variable",
+		Short: "Write an example variable specification",
 		Long:  initHelp,
 		Args:  cli.RequireArgCount(0, 1, "the name of a file, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {

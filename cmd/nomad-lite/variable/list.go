@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-const listHelp = `List variables, or those whose path begins with PREFIX. What is in them is not
+const listHelp = `List the variables whose path starts with PREFIX, by default all. Their items are not
 shown.
 
 In a table on a terminal, as JSON in a pipe.`

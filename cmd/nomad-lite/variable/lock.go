@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-const lockHelp = `Run a command while nobody else holds the lock of a variable.
+const lockHelp = `Run a command while holding the lock of a variable.
 
 The lock is waited for. It is held as long as the command runs, and released
 afterwards. Should it be lost, the command gets SIGTERM, and SIGKILL five seconds

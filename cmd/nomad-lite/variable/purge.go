@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-const purgeHelp = `Delete a variable for good.
+const purgeHelp = `Delete a variable permanently.
 
 Exit codes: 0, also when there was none; 1 when -check-index did not match.`
 

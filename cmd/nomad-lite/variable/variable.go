@@ -23,7 +23,7 @@ import (
 
 // NewCommand returns the command "var" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("var", "Keep settings and secrets for jobs",
+	return cli.NewGroupCommand("var", "Manage variables",
 		newListCommand(s),
 		newGetCommand(s),
 		newPutCommand(s),

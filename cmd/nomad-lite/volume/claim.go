@@ -23,14 +23,14 @@ type claimListOptions struct {
 }
 
 func newClaimCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("claim", "Look at the claims of groups with sticky volumes", newClaimListCommand(s), newClaimDeleteCommand(s))
+	return cli.NewGroupCommand("claim", "List and delete claims on sticky volumes", newClaimListCommand(s), newClaimDeleteCommand(s))
 }
 
 func newClaimListCommand(s *cli.Streams) *cobra.Command {
 	var o claimListOptions
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
-		Short: "List claims",
+		Short: "List claims on sticky volumes",
 		Long:  claimListHelp,
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context(), s) },
@@ -68,7 +68,7 @@ func newClaimDeleteCommand(s *cli.Streams) *cobra.Command {
 	var client apiclient.Flags
 	cmd := &cobra.Command{
 		Use:               "delete [flags] CLAIM",
-		Short:             "Delete a claim",
+		Short:             "Delete a claim on a sticky volume",
 		Long:              claimDeleteHelp,
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a claim, or its beginning"),
 		ValidArgsFunction: apiclient.CompleteID(&client, &apiclient.VolumeClaimLookup),

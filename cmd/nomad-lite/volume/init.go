@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-const initHelp = `Write an example of the specification of a volume, to volume.hcl or FILE.
+const initHelp = `Write an example volume specification, to volume.hcl or FILE.
 
 Exit codes: 0, or 1 when the file exists already.`
 
@@ -61,7 +61,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 	var volumeType string
 	cmd := &cobra.Command{
 		Use:   "init [flags] [FILE]",
-		Short: "Write an example of a volume",
+		Short: "Write an example volume specification",
 		Long:  initHelp,
 		Args:  cli.RequireArgCount(0, 1, "the name of a file, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {

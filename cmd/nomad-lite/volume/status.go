@@ -32,7 +32,7 @@ type statusOptions struct {
 
 // NewCommand returns the command "volume" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.NewGroupCommand("volume", "Create and look at volumes",
+	cmd := cli.NewGroupCommand("volume", "Manage volumes",
 		newInitCommand(s), newCreateCommand(s), newRegisterCommand(s), newStatusCommand(s), newDeleteCommand(s), newClaimCommand(s))
 	for _, name := range []string{"deregister", "detach", "snapshot"} {
 		cmd.AddCommand(cli.NewUnsupportedCommand(name, "it is for CSI volumes, which need a cluster; 'nomad-lite volume delete' removes a host volume"))

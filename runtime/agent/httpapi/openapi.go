@@ -10,78 +10,78 @@ import (
 
 // queryParameters are the types and descriptions of all query parameters.
 var queryParameters = map[string]struct{ kind, means string }{
-	"region":    {"string", "the region; an error if it is not the region of the agent"},
-	"namespace": {"string", "the namespace; * is all of them in lists"},
-	"pretty":    {"boolean", "indent the answer"},
+	"region":    {"string", "region of the request; a region other than the agent's is an error"},
+	"namespace": {"string", "namespace of the objects; lists accept * for all namespaces"},
+	"pretty":    {"boolean", "indent the JSON of the response"},
 
-	"index": {"integer", "wait until the answer has a higher index than this one"},
-	"wait":  {"string", "how long to wait, such as 30s; at most 5m"},
-	"stale": {"boolean", "accepted for the sake of clients; no answer is stale"},
+	"index": {"integer", "blocking query: wait until the index of the result is higher than this; for events, the index after which the stream starts"},
+	"wait":  {"string", "maximum duration of a blocking query, such as 30s; at most 5m"},
+	"stale": {"boolean", "accepted for compatibility: results are never stale"},
 
-	"prefix":     {"string", "what names or ids begin with; hyphens of ids do not count"},
-	"filter":     {"string", "an expression of go-bexpr about the whole object"},
-	"per_page":   {"integer", "how many objects there are on a page"},
-	"next_token": {"string", "where the page begins: X-Nomad-Nexttoken of the page before"},
-	"reverse":    {"boolean", "the other order"},
+	"prefix":     {"string", "list only objects whose ID or name starts with this; hyphens of UUIDs are ignored"},
+	"filter":     {"string", "go-bexpr filter expression, evaluated on the full object and not on the list stub"},
+	"per_page":   {"integer", "maximum number of objects per page"},
+	"next_token": {"string", "start of the page: the value of the header X-Nomad-Nexttoken of the previous page"},
+	"reverse":    {"boolean", "reverse the order of the list"},
 
-	"action":               {"string", "the name of the action"},
-	"address":              {"string", "an address"},
-	"allocID":              {"string", "the allocation"},
-	"command":              {"string", "a list of JSON: the program and its arguments"},
-	"debug":                {"integer", "2 is for people"},
-	"follow":               {"boolean", "go on at the end with what comes"},
-	"format":               {"string", "prometheus is text for Prometheus"},
-	"gc":                   {"integer", "1 collects garbage before"},
-	"group":                {"string", "the group of the task"},
-	"limit":                {"integer", "how many bytes; all if it is not above 0"},
-	"log_include_location": {"boolean", "with the place in the program"},
-	"log_json":             {"boolean", "each line is an object of JSON"},
-	"log_level":            {"string", "from where on: trace, debug, info, warn or error"},
-	"node_id":              {"string", "the node; this one if it is left out"},
-	"offset":               {"integer", "bytes from the origin"},
-	"origin":               {"string", "start or end"},
-	"path":                 {"string", "a path below the directory of the allocation"},
-	"plain":                {"boolean", "text in place of frames"},
-	"seconds":              {"integer", "how long to look"},
-	"server_id":            {"string", "the server; there is this one only"},
-	"task":                 {"string", "the name of the task"},
-	"tty":                  {"boolean", "with a terminal"},
-	"ws_handshake":         {"boolean", "the token is the first message"},
+	"action":               {"string", "name of the action"},
+	"address":              {"string", "RPC address of a server"},
+	"allocID":              {"string", "ID of the allocation that runs the action"},
+	"command":              {"string", "program and arguments as a JSON array of strings"},
+	"debug":                {"integer", "format of the profile: 0 is binary; 1 and 2 are text, with 2 for full goroutine stacks"},
+	"follow":               {"boolean", "continue at the end of the file with new output"},
+	"format":               {"string", "prometheus selects the Prometheus text format; without it the response is JSON"},
+	"gc":                   {"integer", "1 runs a garbage collection before a heap profile"},
+	"group":                {"string", "task group of the task"},
+	"limit":                {"integer", "maximum number of bytes; zero or less means no limit"},
+	"log_include_location": {"boolean", "add the source file and line to each log line"},
+	"log_json":             {"boolean", "write each log line as a JSON object"},
+	"log_level":            {"string", "lowest level of the streamed log lines: trace, debug, info, warn or error"},
+	"node_id":              {"string", "ID of the node; the default is the node of the agent, or all nodes in lists"},
+	"offset":               {"integer", "number of bytes from the origin"},
+	"origin":               {"string", "where the offset counts from: start or end"},
+	"path":                 {"string", "path relative to the allocation directory"},
+	"plain":                {"boolean", "respond with plain text and not with JSON frames"},
+	"seconds":              {"integer", "duration of a CPU profile or of a trace"},
+	"server_id":            {"string", "name of the server; only this agent exists"},
+	"task":                 {"string", "name of the task"},
+	"tty":                  {"boolean", "allocate a pseudo-terminal"},
+	"ws_handshake":         {"boolean", "the first websocket message contains the authentication token"},
 
-	"all":               {"boolean", "also what belongs to earlier jobs of the same name"},
-	"cas":               {"integer", "the ModifyIndex that it must have; 0 means that it must not be there"},
-	"choose":            {"string", "a number, | and a key: so many of them, the same for the same key"},
+	"all":               {"boolean", "include objects of earlier jobs with the same ID"},
+	"cas":               {"integer", "check-and-set: the ModifyIndex that the stored object must have; 0 means that it must not exist"},
+	"choose":            {"string", "number|key: return at most this number of instances, the same ones for the same key"},
 	"diff_tag":          {"string", "compare all versions with the version that has this tag"},
-	"diff_version":      {"integer", "compare all versions with this one"},
-	"diffs":             {"boolean", "with what differs between the versions"},
-	"eval_priority":     {"integer", "the priority of the evaluation"},
-	"job_id":            {"string", "only those of this job"},
-	"node_pool":         {"string", "only those of nodes in this pool"},
-	"task_group":        {"string", "only those of this group"},
-	"volume_name":       {"string", "only those of the volume of this name"},
-	"global":            {"boolean", "accepted for the sake of clients"},
-	"idempotency_token": {"string", "the same token dispatches once"},
-	"include_children":  {"boolean", "also jobs that were launched or dispatched by others"},
-	"job":               {"string", "only the deployments of this job"},
-	"lock-acquire":      {"string", "lock it"},
-	"lock-release":      {"string", "end its lock"},
-	"lock-renew":        {"string", "keep its lock"},
-	"meta":              {"boolean", "with the metadata of each job"},
-	"no_shutdown_delay": {"boolean", "leave out the shutdown delay of groups and tasks"},
-	"os":                {"boolean", "with the name of the operating system"},
-	"algo":              {"string", "the algorithm of the key: aes256-gcm"},
-	"force":             {"boolean", "remove the key even if something is sealed with it, which is sealed again before"},
-	"full":              {"boolean", "seal everything again with the new key"},
-	"publish_time":      {"integer", "refused unless it is 0: a key is used at once"},
-	"purge":             {"boolean", "remove it from the state, too"},
-	"related":           {"boolean", "with what came before and after it"},
-	"reschedule":        {"boolean", "place it again as if it had failed"},
-	"resources":         {"boolean", "with the resources"},
-	"status":            {"string", "only those that are in this state"},
-	"task_states":       {"boolean", "false leaves the states of tasks out"},
-	"topic":             {"string", "Topic, Topic:* or Topic:key; may be repeated"},
-	"type":              {"string", "only what is of this type"},
-	"version":           {"integer", "the version of the job"},
+	"diff_version":      {"integer", "compare all versions with this version"},
+	"diffs":             {"boolean", "include the differences between versions"},
+	"eval_priority":     {"integer", "priority of the evaluation that the request creates"},
+	"job_id":            {"string", "list only claims of this job"},
+	"node_pool":         {"string", "list only volumes on nodes of this pool"},
+	"task_group":        {"string", "list only claims of this task group"},
+	"volume_name":       {"string", "list only claims on volumes of this name"},
+	"global":            {"boolean", "accepted for compatibility: stop a multi-region job in all regions"},
+	"idempotency_token": {"string", "requests with the same token dispatch the job once"},
+	"include_children":  {"boolean", "include dispatched and periodic child jobs"},
+	"job":               {"string", "list only objects of the job with this ID"},
+	"lock-acquire":      {"string", "acquire the lock of the variable"},
+	"lock-release":      {"string", "release the lock of the variable"},
+	"lock-renew":        {"string", "renew the lock of the variable"},
+	"meta":              {"boolean", "include the metadata of each job"},
+	"no_shutdown_delay": {"boolean", "stop without the shutdown_delay of groups and tasks"},
+	"os":                {"boolean", "include the operating system of each node"},
+	"algo":              {"string", "encryption algorithm of the new key; only aes256-gcm is supported"},
+	"force":             {"boolean", "host volume: also delete its claims, and delete it even if its plugin fails; key: remove it even if it is in use, after the data is encrypted with the active key"},
+	"full":              {"boolean", "encrypt all variables again with the new key"},
+	"publish_time":      {"integer", "must be 0: a new key becomes active immediately"},
+	"purge":             {"boolean", "remove the job from the state"},
+	"related":           {"boolean", "include the evaluations that precede and follow this one"},
+	"reschedule":        {"boolean", "place a replacement under the reschedule rules, as after a failure"},
+	"resources":         {"boolean", "include the resources of each object"},
+	"status":            {"string", "list only evaluations with this status"},
+	"task_states":       {"boolean", "include the states of tasks; true by default"},
+	"topic":             {"string", "event filter: Topic, Topic:* or Topic:key; can be repeated"},
+	"type":              {"string", "kind of the object: for logs stdout or stderr, for the health client or server, for volumes host or csi, for scaling policies their type"},
+	"version":           {"integer", "version of the job"},
 }
 
 // jsonObject is a JSON object.
@@ -106,7 +106,7 @@ func newOpenAPIDocument(routes []route) jsonObject {
 		"openapi": "3.1.0",
 		"info": jsonObject{
 			"title":       "nomad-lite",
-			"description": "Nomad's HTTP API, as an agent that runs jobs on one machine serves it. Errors are plain text.",
+			"description": "Nomad's HTTP API, served by an agent that runs jobs on one machine. The body of an error is plain text.",
 			"version":     "1",
 		},
 		"paths": paths,
@@ -135,7 +135,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 		name, many := strings.CutSuffix(name, "...")
 		p := jsonObject{"name": name, "in": "path", "required": true, "schema": jsonObject{"type": "string"}}
 		if many {
-			p["description"] = "may have slashes"
+			p["description"] = "can contain slashes"
 		}
 		params = append(params, p)
 	}
@@ -143,7 +143,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 		known := queryParameters[name]
 		params = append(params, jsonObject{"name": name, "in": "query", "description": known.means, "schema": jsonObject{"type": known.kind}})
 	}
-	answer := jsonObject{"description": "the answer"}
+	answer := jsonObject{"description": "success"}
 	switch {
 	case rt.contentType != "":
 		answer["content"] = jsonObject{rt.contentType: jsonObject{}}
@@ -152,7 +152,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 	}
 	op := jsonObject{
 		"summary": rt.summary, "parameters": params,
-		"responses": jsonObject{"200": answer, "default": jsonObject{"description": "an error", "content": jsonObject{"text/plain": jsonObject{}}}},
+		"responses": jsonObject{"200": answer, "default": jsonObject{"description": "error message as plain text", "content": jsonObject{"text/plain": jsonObject{}}}},
 	}
 	if rt.requestType != nil {
 		op["requestBody"] = jsonObject{"content": jsonObject{"application/json": jsonObject{"schema": s.schemaOf(rt.requestType)}}}
