@@ -93,7 +93,7 @@ func readControllers(dir string) ([]string, error) {
 }
 
 // UnavailableReason returns the reason why this machine has no cgroups for tasks, empty if it has.
-func (t *Hierarchy) UnavailableReason() string { return t.unavailableReason }
+func (h *Hierarchy) UnavailableReason() string { return h.unavailableReason }
 
 // Group is the cgroup of a task.
 type Group struct {
@@ -104,31 +104,31 @@ type Group struct {
 // Make makes the cgroups of a task, unless they exist. If cores is not 0, that number of cores is
 // reserved for the task until Remove, and no other task with a cgroup can use them; a later call
 // returns the same cores. With an error, Path may be set: a delegated cgroup that lacks controllers.
-func (t *Hierarchy) Make(allocID, task string, cores int) (Group, error) {
+func (h *Hierarchy) Make(allocID, task string, cores int) (Group, error) {
 	if !isPathElement(allocID, task) {
 		return Group{}, nil
 	}
-	if t.version == NoCgroups {
+	if h.version == NoCgroups {
 		if cores > 0 {
-			return Group{}, fmt.Errorf("cores cannot be reserved: %s", t.unavailableReason)
+			return Group{}, fmt.Errorf("cores cannot be reserved: %s", h.unavailableReason)
 		}
 		return Group{}, nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.version == V2 {
-		return t.makeV2(allocID, task, cores)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.version == V2 {
+		return h.makeV2(allocID, task, cores)
 	}
-	return t.makeV1(allocID, task, cores)
+	return h.makeV1(allocID, task, cores)
 }
 
-func (t *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
+func (h *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 	slice := shareSlice
 	if cores > 0 {
 		slice = reserveSlice
 	}
-	g := Group{Path: t.scopePath(slice, allocID, task)}
-	made, err := t.makeScope(g.Path)
+	g := Group{Path: h.scopePath(slice, allocID, task)}
+	made, err := h.makeScope(g.Path)
 	if !made {
 		return Group{}, err
 	}
@@ -136,69 +136,69 @@ func (t *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 		if err != nil {
 			return Group{}, fmt.Errorf("cores cannot be reserved: %w", err)
 		}
-		g.CPUs, err = t.reserveCores(g.Path, cores)
+		g.CPUs, err = h.reserveCores(g.Path, cores)
 	}
-	return g, errors.Join(err, t.updateShare())
+	return g, errors.Join(err, h.updateShare())
 }
 
-func (t *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
+func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
 	for _, tree := range v1Controllers {
-		if t.isMounted(tree) {
-			if err := makeDirs(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
+		if h.isMounted(tree) {
+			if err := makeDirs(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
 				return Group{}, err
 			}
 		}
 	}
-	if !t.isMounted("cpuset") {
+	if !h.isMounted("cpuset") {
 		if cores > 0 {
 			return Group{}, errors.New("cores cannot be reserved: the cgroup controller cpuset is not mounted")
 		}
 		return Group{}, nil
 	}
-	g.Path = t.sharePath()
+	g.Path = h.sharePath()
 	if err := makeCPUSet(g.Path); err != nil {
 		return Group{}, err
 	}
 	if cores > 0 {
-		g.Path = filepath.Join(t.reservePath(), allocID+"."+task)
+		g.Path = filepath.Join(h.reservePath(), allocID+"."+task)
 		if err := makeReservedCPUSet(g.Path); err != nil {
 			return Group{}, err
 		}
-		if g.CPUs, err = t.reserveCores(g.Path, cores); err != nil {
+		if g.CPUs, err = h.reserveCores(g.Path, cores); err != nil {
 			return Group{}, err
 		}
 	}
-	return g, t.updateShare()
+	return g, h.updateShare()
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
 // seconds. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
 // cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
-func (t *Hierarchy) Remove(allocID, task string) error {
-	if t.version == NoCgroups || !isPathElement(allocID, task) {
+func (h *Hierarchy) Remove(allocID, task string) error {
+	if h.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
 	}
 	var errs []error
-	if t.version == V2 {
+	if h.version == V2 {
 		for _, slice := range []string{reserveSlice, shareSlice} {
-			errs = append(errs, killAndRemove(t.scopePath(slice, allocID, task)))
+			errs = append(errs, killAndRemove(h.scopePath(slice, allocID, task)))
 		}
 	} else {
-		errs = append(errs, killAndRemove(filepath.Join(t.reservePath(), allocID+"."+task)))
+		errs = append(errs, killAndRemove(filepath.Join(h.reservePath(), allocID+"."+task)))
 		for _, tree := range v1Controllers {
-			if t.isMounted(tree) {
-				errs = append(errs, killAndRemove(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)))
+			if h.isMounted(tree) {
+				errs = append(errs, killAndRemove(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)))
 			}
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.version == V2 && t.basePath != t.mountPoint {
-		for _, parent := range []string{t.reservePath(), t.sharePath(), filepath.Dir(t.sharePath())} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.version == V2 && h.basePath != h.mountPoint {
+		for _, parent := range []string{h.reservePath(), h.sharePath(), filepath.Dir(h.sharePath())} {
 			os.Remove(parent) // the removal fails if the parent has other cgroups
 		}
 	}
-	return errors.Join(append(errs, t.updateShare())...)
+	return errors.Join(append(errs, h.updateShare())...)
 }
 
 // isPathElement reports whether the names make a single path element.
@@ -213,43 +213,43 @@ const (
 	reserveSlice = "reserve.slice"
 )
 
-func (t *Hierarchy) scopePath(slice, allocID, task string) string {
-	return filepath.Join(t.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
+func (h *Hierarchy) scopePath(slice, allocID, task string) string {
+	return filepath.Join(h.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
 }
 
 // sharePath returns the cgroup whose cpuset limits the tasks that share cores.
-func (t *Hierarchy) sharePath() string {
-	if t.version == V2 {
-		return filepath.Join(t.basePath, "nomad.slice", shareSlice)
+func (h *Hierarchy) sharePath() string {
+	if h.version == V2 {
+		return filepath.Join(h.basePath, "nomad.slice", shareSlice)
 	}
-	return filepath.Join(t.mountPoint, "cpuset/nomad/share")
+	return filepath.Join(h.mountPoint, "cpuset/nomad/share")
 }
 
 // reservePath returns the parent of the cgroups with reserved cores.
-func (t *Hierarchy) reservePath() string {
-	if t.version == V2 {
-		return filepath.Join(t.basePath, "nomad.slice", reserveSlice)
+func (h *Hierarchy) reservePath() string {
+	if h.version == V2 {
+		return filepath.Join(h.basePath, "nomad.slice", reserveSlice)
 	}
-	return filepath.Join(t.mountPoint, "cpuset/nomad/reserve")
+	return filepath.Join(h.mountPoint, "cpuset/nomad/reserve")
 }
 
 // isMounted reports whether a hierarchy of version 1 is mounted.
-func (t *Hierarchy) isMounted(tree string) bool {
+func (h *Hierarchy) isMounted(tree string) bool {
 	var fs unix.Statfs_t
-	return unix.Statfs(filepath.Join(t.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
+	return unix.Statfs(filepath.Join(h.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
 }
 
 // makeScope makes a cgroup of version 2 with the controllers. In a delegated cgroup, the error may
 // mean that only the controllers are missing: then made is true.
-func (t *Hierarchy) makeScope(path string) (made bool, err error) {
+func (h *Hierarchy) makeScope(path string) (made bool, err error) {
 	slice := filepath.Dir(path)
 	var enableErr error
 	err = retryStep(func() error {
 		if err := os.MkdirAll(slice, 0o755); err != nil {
 			return err
 		}
-		enableErr = t.enableControllers(t.basePath, filepath.Dir(slice), slice)
-		if enableErr != nil && t.basePath == t.mountPoint {
+		enableErr = h.enableControllers(h.basePath, filepath.Dir(slice), slice)
+		if enableErr != nil && h.basePath == h.mountPoint {
 			return enableErr
 		}
 		// A driver may remove the parents before this call. MkdirAll would recreate them
@@ -266,10 +266,10 @@ func (t *Hierarchy) makeScope(path string) (made bool, err error) {
 }
 
 // enableControllers enables the controllers for the children of each parent.
-func (t *Hierarchy) enableControllers(parents ...string) error {
+func (h *Hierarchy) enableControllers(parents ...string) error {
 	wanted := v2Controllers
-	if t.basePath != t.mountPoint {
-		available, err := readControllers(t.basePath)
+	if h.basePath != h.mountPoint {
+		available, err := readControllers(h.basePath)
 		if err != nil {
 			return err
 		}
@@ -285,7 +285,7 @@ func (t *Hierarchy) enableControllers(parents ...string) error {
 		}
 	}
 	if missing := len(v2Controllers) - len(wanted); missing > 0 {
-		return fmt.Errorf("only the controllers %q are delegated to %s", wanted, t.basePath)
+		return fmt.Errorf("only the controllers %q are delegated to %s", wanted, h.basePath)
 	}
 	return nil
 }

@@ -59,13 +59,13 @@ func TestDelegatedCgroup(t *testing.T) {
 }
 
 // taskDirs returns the directories that belong to a single task.
-func (t *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
-	if t.version == V2 {
-		return []string{t.scopePath(shareSlice, allocID, task)}
+func (h *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
+	if h.version == V2 {
+		return []string{h.scopePath(shareSlice, allocID, task)}
 	}
 	for _, hierarchy := range v1Controllers {
-		if t.isMounted(hierarchy) {
-			dirs = append(dirs, filepath.Join(t.mountPoint, hierarchy, "nomad", allocID+"."+task))
+		if h.isMounted(hierarchy) {
+			dirs = append(dirs, filepath.Join(h.mountPoint, hierarchy, "nomad", allocID+"."+task))
 		}
 	}
 	return dirs

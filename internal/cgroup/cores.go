@@ -16,13 +16,13 @@ import (
 // the next agent, or another agent of the machine, respects them.
 
 // reserveCores reserves cores for the task whose cgroup is dir, and returns them. If the cgroup has
-// that number of cores already, it keeps them. The caller holds t.mu.
-func (t *Hierarchy) reserveCores(dir string, count int) (string, error) {
-	taken, own, err := t.reservedCores(dir)
+// that number of cores already, it keeps them. The caller holds h.mu.
+func (h *Hierarchy) reserveCores(dir string, count int) (string, error) {
+	taken, own, err := h.reservedCores(dir)
 	if err != nil {
 		return "", err
 	}
-	all, err := t.usableCores()
+	all, err := h.usableCores()
 	if err != nil {
 		return "", err
 	}
@@ -41,8 +41,8 @@ func (t *Hierarchy) reserveCores(dir string, count int) (string, error) {
 
 // reservedCores returns the cores that are reserved for the task whose cgroup is dir, and for all
 // other tasks.
-func (t *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
-	entries, err := os.ReadDir(t.reservePath())
+func (h *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
+	entries, err := os.ReadDir(h.reservePath())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -50,7 +50,7 @@ func (t *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
 		if !e.IsDir() {
 			continue
 		}
-		group := filepath.Join(t.reservePath(), e.Name())
+		group := filepath.Join(h.reservePath(), e.Name())
 		cores, err := readCores(group, "cpuset.cpus")
 		switch {
 		case errors.Is(err, os.ErrNotExist): // the task has just ended, or the cgroup has no cpuset
@@ -67,39 +67,39 @@ func (t *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
 }
 
 // usableCores returns the cores that tasks can use.
-func (t *Hierarchy) usableCores() ([]int, error) {
+func (h *Hierarchy) usableCores() ([]int, error) {
 	file := "cpuset.cpus"
-	if t.version == V2 {
+	if h.version == V2 {
 		file = "cpuset.cpus.effective"
 	}
-	cores, err := readCores(filepath.Dir(t.reservePath()), file)
+	cores, err := readCores(filepath.Dir(h.reservePath()), file)
 	if err != nil {
 		return nil, err
 	}
-	if t.cores != nil {
-		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(t.cores, core) })
+	if h.cores != nil {
+		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(h.cores, core) })
 	}
 	return cores, nil
 }
 
 // updateShare limits the tasks that share cores to those that are not reserved. If all are
-// reserved, the tasks keep theirs, because a cpuset cannot be empty. The caller holds t.mu.
-func (t *Hierarchy) updateShare() error {
-	current, err := readCores(t.sharePath(), "cpuset.cpus")
+// reserved, the tasks keep theirs, because a cpuset cannot be empty. The caller holds h.mu.
+func (h *Hierarchy) updateShare() error {
+	current, err := readCores(h.sharePath(), "cpuset.cpus")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // there are no such tasks, or the cgroup has no cpuset
 	}
 	if err != nil {
 		return err
 	}
-	taken, _, err := t.reservedCores("")
+	taken, _, err := h.reservedCores("")
 	if err != nil {
 		return err
 	}
-	if t.version == V2 && len(current) == 0 && len(taken) == 0 && t.cores == nil {
+	if h.version == V2 && len(current) == 0 && len(taken) == 0 && h.cores == nil {
 		return nil // an empty list means all cores
 	}
-	free, err := t.usableCores()
+	free, err := h.usableCores()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the parent was removed together with the last task
 	}
@@ -110,7 +110,7 @@ func (t *Hierarchy) updateShare() error {
 	if len(free) == 0 || slices.Equal(free, current) {
 		return nil
 	}
-	err = os.WriteFile(filepath.Join(t.sharePath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
+	err = os.WriteFile(filepath.Join(h.sharePath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("keep tasks off reserved cores: %w", err)
 	}

@@ -34,36 +34,36 @@ func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnect
 
 // Set replaces the connection. If c is the zero value, there is no connection, and err is
 // the reason or nil.
-func (l *Reconnector[C]) Set(c C, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.currentConn, l.err = c, err
-	close(l.changed)
-	l.changed = make(chan struct{})
+func (r *Reconnector[C]) Set(c C, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.currentConn, r.err = c, err
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 // Now returns the connection that was set last. It may have ended.
-func (l *Reconnector[C]) Now() C {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.currentConn
+func (r *Reconnector[C]) Now() C {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.currentConn
 }
 
 // Wait returns the connection, and blocks while there is none. If ctx ends first, the
 // error includes the last error passed to Set.
-func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
+func (r *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	var zero C
 	for {
-		l.mu.Lock()
-		now, changed, last := l.currentConn, l.changed, l.err
-		l.mu.Unlock()
+		r.mu.Lock()
+		now, changed, last := r.currentConn, r.changed, r.err
+		r.mu.Unlock()
 		if now != zero && !now.Ended() {
 			return now, nil
 		}
 		select {
 		case <-changed:
-		case <-l.stop:
-			return zero, l.errClosed
+		case <-r.stop:
+			return zero, r.errClosed
 		case <-ctx.Done():
 			return zero, errors.Join(context.Cause(ctx), last)
 		}
@@ -79,7 +79,7 @@ const (
 // ConnectWithBackoff calls connect until it succeeds, and returns the connection, or false
 // if ctx ends first. It passes each error to Set, for callers of Wait, and to failed. The
 // caller must pass the connection to Set.
-func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
+func (r *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
 	var zero C
 	for pause := minBackoff; ctx.Err() == nil; pause = min(2*pause, maxBackoff) {
 		c, err := connect(ctx)
@@ -87,7 +87,7 @@ func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(co
 			return c, true
 		}
 		if ctx.Err() == nil {
-			l.Set(zero, err)
+			r.Set(zero, err)
 			failed(err)
 		}
 		select {

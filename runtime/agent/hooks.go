@@ -136,8 +136,8 @@ type cleanupStore struct {
 }
 
 // List implements pluginhooks.CleanupStore.
-func (d cleanupStore) List() (list []state.PendingCleanup) {
-	snapshot := d.store.Snapshot()
+func (s cleanupStore) List() (list []state.PendingCleanup) {
+	snapshot := s.store.Snapshot()
 	for _, name := range snapshot.MetaKeys(state.CleanupPrefix) {
 		var record state.CleanupRecord
 		known, err := snapshot.Meta(name, &record)
@@ -151,12 +151,12 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 		}
 		if cleanup.Until.IsZero() { // the allocation was removed after the call had failed
 			cleanup.Until = time.Now().Add(pluginhooks.CleanupTimeout)
-			d.limit(name, cleanup)
+			s.limit(name, cleanup)
 			list = append(list, cleanup)
 			continue
 		}
-		d.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
-		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
+		s.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
+		_, _ = s.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
 			tx.DeleteMeta(name)
 			return nil
 		})
@@ -166,8 +166,8 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 
 // limit stores the end of the retries of a cleanup, unless the record was deleted since the caller has read it. If that fails,
 // the next call of List repeats it with a later end.
-func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
-	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s cleanupStore) limit(name string, cleanup state.PendingCleanup) {
+	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		if known, err := tx.Meta(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
 		}
@@ -175,13 +175,13 @@ func (d cleanupStore) limit(name string, cleanup state.PendingCleanup) {
 		return nil
 	})
 	if err != nil {
-		d.logger.Warn("end of the retries of a hook's cleanup not stored", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "error", err)
+		s.logger.Warn("end of the retries of a hook's cleanup not stored", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "error", err)
 	}
 }
 
 // Put implements pluginhooks.CleanupStore.
-func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
-	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s cleanupStore) Put(cleanup state.PendingCleanup) error {
+	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
 		return nil
 	})
@@ -189,8 +189,8 @@ func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 }
 
 // Delete implements pluginhooks.CleanupStore.
-func (d cleanupStore) Delete(cleanup state.PendingCleanup) error {
-	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s cleanupStore) Delete(cleanup state.PendingCleanup) error {
+	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.CleanupPrefix + cleanup.ID())
 		return nil
 	})

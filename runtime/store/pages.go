@@ -38,12 +38,12 @@ type unreadablePart struct {
 	cause  string
 }
 
-func (f unreadablePart) String() string {
+func (p unreadablePart) String() string {
 	where := "the list of tables"
-	if f.bucket != "" {
-		where = f.bucket
+	if p.bucket != "" {
+		where = p.bucket
 	}
-	return fmt.Sprintf("page %d (%s): %s", f.page, where, f.cause)
+	return fmt.Sprintf("page %d (%s): %s", p.page, where, p.cause)
 }
 
 // metaPageContent is the content of a bbolt file's newest valid meta page.

@@ -36,15 +36,15 @@ type sharedValues struct {
 
 // shareValues makes a new allocation, which no reader has yet, share the job, and those values that equal the
 // ones of the last allocation of its group.
-func (s *jobEntry) shareValues(a *api.Allocation) {
-	a.Job = s.job
-	c := s.valuesByGroup[a.TaskGroup]
+func (e *jobEntry) shareValues(a *api.Allocation) {
+	a.Job = e.job
+	c := e.valuesByGroup[a.TaskGroup]
 	if c == nil {
-		if s.valuesByGroup == nil {
-			s.valuesByGroup = make(map[string]*sharedValues)
+		if e.valuesByGroup == nil {
+			e.valuesByGroup = make(map[string]*sharedValues)
 		}
 		c = new(sharedValues)
-		s.valuesByGroup[a.TaskGroup] = c
+		e.valuesByGroup[a.TaskGroup] = c
 	}
 	shareIfEqual(&a.AllocatedResources, &c.granted)
 	shareIfEqual(&a.Resources, &c.resources)
@@ -75,44 +75,44 @@ type interner struct {
 const maxInternedDetails = 32
 
 // internAllocation deduplicates the values of an allocation that no reader has yet.
-func (k *interner) internAllocation(a *api.Allocation) {
+func (i *interner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
 		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
 	} {
-		k.internString(s)
+		i.internString(s)
 	}
 	for _, task := range a.TaskStates {
-		k.internString(&task.State)
+		i.internString(&task.State)
 		for _, e := range task.Events {
-			k.internString(&e.Type)
-			k.internString(&e.DisplayMessage)
-			k.internString(&e.Message)
-			k.internDetails(&e.Details)
+			i.internString(&e.Type)
+			i.internString(&e.DisplayMessage)
+			i.internString(&e.Message)
+			i.internDetails(&e.Details)
 		}
 	}
 }
 
-func (k *interner) internString(s *string) {
-	if known, ok := k.strings[*s]; ok {
+func (i *interner) internString(s *string) {
+	if known, ok := i.strings[*s]; ok {
 		*s = known
 	} else {
-		k.strings[*s] = *s
+		i.strings[*s] = *s
 	}
 }
 
-func (k *interner) internDetails(mine *map[string]string) {
+func (i *interner) internDetails(mine *map[string]string) {
 	if *mine == nil {
 		return
 	}
-	for _, known := range k.eventDetails {
+	for _, known := range i.eventDetails {
 		if maps.Equal(known, *mine) {
 			*mine = known
 			return
 		}
 	}
-	if len(k.eventDetails) < maxInternedDetails {
-		k.eventDetails = append(k.eventDetails, *mine)
+	if len(i.eventDetails) < maxInternedDetails {
+		i.eventDetails = append(i.eventDetails, *mine)
 	}
 }
 
@@ -135,9 +135,9 @@ type jobBatch struct {
 	refDeltas    map[string]int
 }
 
-func (s *jobTable) newBatch() *jobBatch {
+func (t *jobTable) newBatch() *jobBatch {
 	return &jobBatch{
-		table:        s,
+		table:        t,
 		hashes:       make(map[*api.Job]string),
 		addedEntries: make(map[string]*jobEntry),
 		encodedJobs:  make(map[string][]byte),

@@ -72,12 +72,12 @@ func openStdin(stdin *os.File) (int, error) {
 	return fd, nil
 }
 
-func (o *taskStreams) fds() []uintptr {
-	return []uintptr{uintptr(o.stdin), uintptr(o.stdout), uintptr(o.stderr)}
+func (s *taskStreams) fds() []uintptr {
+	return []uintptr{uintptr(s.stdin), uintptr(s.stdout), uintptr(s.stderr)}
 }
 
-func (o *taskStreams) close() {
-	for _, fd := range []int{o.stdin, o.stdout, o.stderr} {
+func (s *taskStreams) close() {
+	for _, fd := range []int{s.stdin, s.stdout, s.stderr} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

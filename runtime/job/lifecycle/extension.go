@@ -60,7 +60,7 @@ type Dependency struct {
 	Condition Condition
 }
 
-func (a Dependency) String() string { return a.Task + ":" + a.Condition.String() }
+func (d Dependency) String() string { return d.Task + ":" + d.Condition.String() }
 
 // ParseDependencies parses a list like "migrate:success, db:healthy".
 func ParseDependencies(text string) ([]Dependency, error) {

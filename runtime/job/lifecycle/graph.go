@@ -141,44 +141,44 @@ func newStartGraph(tasks []Task) *startGraph {
 }
 
 // ancestors reports for each task whether it precedes task i or is task i.
-func (o *startGraph) ancestors(i int) []bool {
-	seen, todo := make([]bool, len(o.predecessors)), []int{i}
+func (g *startGraph) ancestors(i int) []bool {
+	seen, todo := make([]bool, len(g.predecessors)), []int{i}
 	seen[i] = true
 	for len(todo) > 0 {
 		last := len(todo) - 1
 		v := todo[last]
 		todo = todo[:last]
-		for _, b := range o.predecessors[v] {
+		for _, b := range g.predecessors[v] {
 			if !seen[b] {
 				seen[b] = true
 				todo = append(todo, b)
 			}
 		}
 	}
-	return seen[:len(o.tasks)]
+	return seen[:len(g.tasks)]
 }
 
 // findCycle returns the vertices of a cycle, each before the vertex that it waits for, or
 // nil. The first vertex is a task that waits for the second.
-func (o *startGraph) findCycle() []int {
+func (g *startGraph) findCycle() []int {
 	const (
 		nodeUnvisited = iota
 		nodeOnPath
 		nodeVisited
 	)
-	mark := make([]byte, len(o.predecessors))
-	next := make([]int, len(o.predecessors)) // number of followed edges of each vertex
-	for start := range o.tasks {
+	mark := make([]byte, len(g.predecessors))
+	next := make([]int, len(g.predecessors)) // number of followed edges of each vertex
+	for start := range g.tasks {
 		path := []int{start}
 		for len(path) > 0 {
 			v := path[len(path)-1]
 			mark[v] = nodeOnPath
-			if next[v] == len(o.predecessors[v]) {
+			if next[v] == len(g.predecessors[v]) {
 				mark[v] = nodeVisited
 				path = path[:len(path)-1]
 				continue
 			}
-			b := o.predecessors[v][next[v]]
+			b := g.predecessors[v][next[v]]
 			next[v]++
 			switch mark[b] {
 			case nodeUnvisited:
@@ -189,7 +189,7 @@ func (o *startGraph) findCycle() []int {
 				}
 				// Stages alone form no cycle: in a cycle, at least one task waits for a task
 				// directly.
-				for path[0] >= len(o.tasks) || path[1%len(path)] >= len(o.tasks) {
+				for path[0] >= len(g.tasks) || path[1%len(path)] >= len(g.tasks) {
 					path = append(path[1:], path[0])
 				}
 				return path
@@ -200,35 +200,35 @@ func (o *startGraph) findCycle() []int {
 }
 
 // describeCycle returns the text for a cycle: which task waits for which, and why.
-func (o *startGraph) describeCycle(cycle []int) string {
+func (g *startGraph) describeCycle(cycle []int) string {
 	var steps []string
 	for i := 0; i < len(cycle); i++ {
 		from, to, why := cycle[i], cycle[(i+1)%len(cycle)], "lite_after"
-		if to >= len(o.tasks) { // to is an entry of stagePredecessors
+		if to >= len(g.tasks) { // to is an entry of stagePredecessors
 			i++
 			to = cycle[(i+1)%len(cycle)]
-			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)
+			why = fmt.Sprintf("%v before %v", g.tasks[to].Stage, g.tasks[from].Stage)
 		}
-		steps = append(steps, fmt.Sprintf("%q waits for %q (%s)", o.tasks[from].Name, o.tasks[to].Name, why))
+		steps = append(steps, fmt.Sprintf("%q waits for %q (%s)", g.tasks[from].Name, g.tasks[to].Name, why))
 	}
 	return strings.Join(steps, ", ")
 }
 
 // dependsOnAllTaskEnds reports whether the chosen tasks together wait for the end of every main and
 // poststart task that is not a sidecar.
-func (o *startGraph) dependsOnAllTaskEnds(chosen []bool) bool {
+func (g *startGraph) dependsOnAllTaskEnds(chosen []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosen {
 		if !is {
 			continue
 		}
-		for _, a := range o.tasks[v].Dependencies {
+		for _, a := range g.tasks[v].Dependencies {
 			if a.Condition == ConditionSuccess || a.Condition == ConditionExited {
 				ended[a.Task] = true
 			}
 		}
 	}
-	for _, t := range o.tasks {
+	for _, t := range g.tasks {
 		if t.Stage&(MainTask|PoststartEphemeral) != 0 && !ended[t.Name] {
 			return false
 		}

@@ -14,9 +14,9 @@ type backoff struct {
 	currentDelay           time.Duration // next delay; 0 before the first call of nextDelay
 }
 
-func (p *backoff) nextDelay() time.Duration {
-	d := max(p.currentDelay, p.initialDelay)
-	p.currentDelay = min(2*d, p.maxDelay)
+func (b *backoff) nextDelay() time.Duration {
+	d := max(b.currentDelay, b.initialDelay)
+	b.currentDelay = min(2*d, b.maxDelay)
 	return d
 }
 

@@ -18,7 +18,7 @@ import (
 // after New.
 type RestoredTask struct {
 	Local state.LocalState
-	State *api.TaskState // nil if there is no record
+	State *api.TaskState // stored state of the task; nil if there is no record
 }
 
 // RecoverInfo describes what the agent knows about the tasks of an earlier agent.
@@ -34,17 +34,17 @@ type RecoverInfo struct {
 }
 
 // Started reports whether an earlier agent has done anything for the task.
-func (was *RestoredTask) Started() bool {
-	local := &was.Local
+func (r *RestoredTask) Started() bool {
+	local := &r.Local
 	return len(local.Hooks) > 0 || local.StartID != "" || local.Destroy != nil || local.RunComplete ||
-		was.State != nil && was.State.State != model.TaskPending
+		r.State != nil && r.State.State != model.TaskPending
 }
 
 // Attachments returns the hooks that were attached to the task under an earlier agent,
 // with their configurations, nil if there were none.
-func (was *RestoredTask) Attachments() map[string]string {
+func (r *RestoredTask) Attachments() map[string]string {
 	var attachments map[string]string
-	for name, state := range was.Local.Hooks {
+	for name, state := range r.Local.Hooks {
 		if state.Attachment != "" {
 			if attachments == nil {
 				attachments = make(map[string]string)

@@ -86,10 +86,10 @@ func explainRootMountDenied(err error) error {
 }
 
 // isRestricted reports whether set-user-id bits and device files have no effect in the directory.
-func (h rootDir) isRestricted() (bool, error) {
+func (d rootDir) isRestricted() (bool, error) {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(h.fd, &st); err != nil {
-		return false, h.wrapError("statfs", err)
+	if err := unix.Fstatfs(d.fd, &st); err != nil {
+		return false, d.wrapError("statfs", err)
 	}
 	const want = unix.ST_NOSUID | unix.ST_NODEV
 	return st.Flags&want == want, nil
@@ -119,30 +119,30 @@ func readMounts() (map[string]mountEntry, error) {
 }
 
 // findMount returns the mount that the directory is on.
-func (h rootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
-	id, err := safepath.MountID(h.fd)
+func (d rootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
+	id, err := safepath.MountID(d.fd)
 	if err != nil {
 		return mountEntry{}, err
 	}
 	m, found := mounts[strconv.FormatUint(id, 10)]
 	if !found {
-		return m, h.wrapError("find the mount of", errors.New("it is not in the mount table"))
+		return m, d.wrapError("find the mount of", errors.New("it is not in the mount table"))
 	}
 	return m, nil
 }
 
 // mountsBelow reports whether something is mounted below the directory, and whether the mount of
 // the directory can have peers.
-func (h rootDir) mountsBelow() (below, shared bool, err error) {
+func (d rootDir) mountsBelow() (below, shared bool, err error) {
 	mounts, err := readMounts()
 	if err != nil {
 		return false, false, err
 	}
-	on, err := h.findMount(mounts)
+	on, err := d.findMount(mounts)
 	if err != nil {
 		return false, false, err
 	}
-	own, err := h.escapedPath()
+	own, err := d.escapedPath()
 	if err != nil {
 		return false, false, err
 	}
@@ -153,8 +153,8 @@ func (h rootDir) mountsBelow() (below, shared bool, err error) {
 }
 
 // escapedPath returns the path of the directory with the escapes of the mount table.
-func (h rootDir) escapedPath() (string, error) {
-	p, err := os.Readlink(h.procPath())
+func (d rootDir) escapedPath() (string, error) {
+	p, err := os.Readlink(d.procPath())
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
 }
 
@@ -187,19 +187,19 @@ func unmountRoot(path string) error {
 
 // isMountedOnItself reports whether the directory is mounted on itself with the options of
 // MountRoot. A disk that the operator has mounted there covers another directory.
-func (h rootDir) isMountedOnItself() (bool, error) {
-	if restricted, err := h.isRestricted(); !restricted || err != nil {
+func (d rootDir) isMountedOnItself() (bool, error) {
+	if restricted, err := d.isRestricted(); !restricted || err != nil {
 		return false, err
 	}
 	mounts, err := readMounts()
 	if err != nil {
 		return false, err
 	}
-	m, err := h.findMount(mounts)
+	m, err := d.findMount(mounts)
 	if err != nil {
 		return false, err
 	}
-	own, err := h.escapedPath()
+	own, err := d.escapedPath()
 	if err != nil {
 		return false, err
 	}
@@ -208,17 +208,17 @@ func (h rootDir) isMountedOnItself() (bool, error) {
 }
 
 // closeAllocDirs closes the directories of all allocations to all accounts but root.
-func (h rootDir) closeAllocDirs() error {
-	entries, err := os.ReadDir(h.procPath())
+func (d rootDir) closeAllocDirs() error {
+	entries, err := os.ReadDir(d.procPath())
 	errs := []error{err}
 	for _, e := range entries {
-		errs = append(errs, h.closeAllocDir(e.Name()))
+		errs = append(errs, d.closeAllocDir(e.Name()))
 	}
 	return errors.Join(errs...)
 }
 
-func (h rootDir) closeAllocDir(name string) error {
-	dir, err := h.open(name)
+func (d rootDir) closeAllocDir(name string) error {
+	dir, err := d.open(name)
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
