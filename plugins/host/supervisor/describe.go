@@ -15,9 +15,9 @@ import (
 type Description struct {
 	Info         base.Info
 	ConfigSchema *hclspec.Spec        // schema of the plugin block; nil means that a plugin block is not allowed
-	Capabilities *driver.Capabilities // nil for other types than drivers
+	Capabilities *driver.Capabilities // capabilities of a driver; nil for other types
 	TaskSchema   *hclspec.Spec        // schema of the task config block; nil for other types than drivers
-	Hook         *hook.Description    // nil for other types than hooks
+	Hook         *hook.Description    // description of a hook; nil for other types
 }
 
 // Describe calls the plugin that serves a driver, a hook or devices for its description. It blocks and fails like Driver and

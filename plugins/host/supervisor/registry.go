@@ -23,7 +23,7 @@ import (
 type managedPlugin struct {
 	entry           catalog.Entry
 	catalogPosition int                     // position in the catalog
-	lastServedKey   PluginKey               // see Config.LastServedKey
+	lastServedKey   PluginKey               // driver or hook that the plugin served when it last ran; see Config.LastServedKey
 	cancel          context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
 
 	state       pluginState
@@ -56,7 +56,7 @@ type launchRequests struct {
 // launchFailure, it is kept when the next process runs.
 type processExits struct {
 	count   int
-	lastErr error // nil before the first exit
+	lastErr error // reason of the latest exit; nil before the first exit
 	lastAt  time.Time
 }
 

@@ -51,7 +51,7 @@ func (f *fingerprintStream) run(ctx context.Context) {
 type taskEventStream struct {
 	inst    pluginInstance
 	driver  string
-	onEvent func(driver string, event driver.TaskEvent) // nil discards the events
+	onEvent func(driver string, event driver.TaskEvent) // receives the events of tasks; nil discards them
 	logger  hclog.Logger
 }
 

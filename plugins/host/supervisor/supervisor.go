@@ -112,7 +112,7 @@ type Config struct {
 	// debugger may have stopped its process.
 	NoCallTimeouts bool
 
-	Logger hclog.Logger // nil discards the log
+	Logger hclog.Logger // logger of the supervisor; nil discards the log
 }
 
 // DriverInfo is the state of one driver.
@@ -139,7 +139,7 @@ func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
 	Name      string // name of the file or the builtin
-	Path      string // "" for a builtin
+	Path      string // path of the file; "" for a builtin
 	Builtin   bool
 	ProgramID catalog.ProgramID
 	// Serves: the driver, hook or device plugin; its Name is "" until the plugin has

@@ -36,13 +36,13 @@ var ErrShutdown = taskrunner.ErrShutdown
 // Config configures a Runner. It is large because it lists everything that a runner gets
 // from its agent; each part of the runner receives only the fields that it needs.
 type Config struct {
-	Alloc        *api.Allocation // its job must be canonical; must not be changed after New
+	Alloc        *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
 	Node         taskenv.Node
 	HostEnv      map[string]string // environment variables of the agent that tasks inherit; see taskenv.HostEnv
 	Drivers      Drivers
 	Logs         runnerhooks.Collector
 	AllocDirRoot string
-	Store        Store                     // nil stores no records
+	Store        Store                     // stores the records of the allocation; nil stores none
 	Services     services.Registry         // service registrations of all allocations of the node
 	CheckResults services.CheckResultStore // stores the results of checks; nil keeps them in memory
 	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host

@@ -17,12 +17,12 @@ import (
 // again, restart together, or can no longer start.
 type startGates struct {
 	coordinator     *lifecycle.Coordinator
-	lifecycleGroup  *lifecycle.Group // nil if the group uses no lifecycle extensions
+	lifecycleGroup  *lifecycle.Group // lifecycle extensions of the group; nil if it uses none
 	tasks           taskSet
 	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
-	stopRequested   func() bool // stopped reports whether a stop was requested
+	stopRequested   func() bool // reports whether a stop was requested
 	reconcileSignal *reconcileSignal
-	createTime      time.Time // see lastStartTime
+	createTime      time.Time // creation time of the allocation; see lastStartTime
 }
 
 // of returns the gate of a task.

@@ -31,14 +31,14 @@ type healthTracker struct {
 	alloc           func() *api.Allocation // alloc returns the current version of the allocation
 	tasks           taskSet
 	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
-	stopRequested   func() bool // stopped reports whether a stop was requested
+	stopRequested   func() bool // reports whether a stop was requested
 	reconcileSignal *reconcileSignal
-	createTime      time.Time // see lastStartTime
+	createTime      time.Time // creation time of the allocation; see lastStartTime
 	timeline        timeline.Recorder
 	logger          hclog.Logger
 
 	mu          sync.Mutex
-	verdict     *Health            // nil until known
+	verdict     *Health            // health of the allocation; nil until known
 	reporters   []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
 	hookReports hookReports
 }

@@ -30,7 +30,7 @@ type allocHooks struct {
 	logger        hclog.Logger
 
 	mu          sync.Mutex
-	chain       *runnerhooks.Chain // nil until attached
+	chain       *runnerhooks.Chain // hooks of the allocation; nil until attached
 	pluginHooks map[string]bool    // names of the hooks that the HookFactory has created
 }
 

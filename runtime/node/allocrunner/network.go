@@ -21,7 +21,7 @@ import (
 // concurrently.
 type allocNetwork struct {
 	dns     *api.DNSConfig                     // dns block of the group
-	created atomic.Pointer[state.AllocNetwork] // nil until the namespace exists, and if there is none
+	created atomic.Pointer[state.AllocNetwork] // created network; nil until the namespace exists, and if there is none
 }
 
 // apiStatus returns the network of the allocation as clients see it.

@@ -231,7 +231,7 @@ type asyncRestarts struct {
 	logger hclog.Logger
 
 	mu         sync.Mutex
-	runCtx     context.Context // nil outside Run
+	runCtx     context.Context // context of Run; nil outside Run
 	cancel     context.CancelFunc
 	restartsWG sync.WaitGroup
 }

@@ -41,7 +41,7 @@ type recoveryCapabilities interface {
 // recovers its running tasks.
 type restorer struct {
 	alloc        *api.Allocation // the version of the allocation for which the runner was created
-	records      RecordReader    // nil for a new allocation
+	records      RecordReader    // records of the earlier agent; nil for a new allocation
 	rebooted     bool            // the machine has rebooted since the earlier agent ran
 	drivers      Drivers
 	dir          *allocdir.Dir

@@ -16,7 +16,7 @@ type StatusUpdate struct {
 	ClientDescription string
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
-	Health            *Health // nil until known
+	Health            *Health // health of the allocation; nil until known
 	Time              time.Time
 }
 

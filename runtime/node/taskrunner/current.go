@@ -18,7 +18,7 @@ type currentProcess struct {
 	env         *taskenv.Builder // the environment includes the ports of the process
 	done        <-chan struct{}  // closed by Run
 
-	process *process // nil unless the task runs; guarded by mu of records
+	process *process // running process of the task; nil if none runs; guarded by mu of records
 }
 
 // get returns the process, nil unless the task runs.

@@ -21,10 +21,10 @@ type driverDescription struct {
 	dir      hook.TaskDir
 	env      *taskenv.Builder // the environment includes the directories that the driver's filesystem isolation implies
 
-	schema *hclspec.Spec // nil until fetched
+	schema *hclspec.Spec // schema of the task config block; nil until fetched
 
 	mu           sync.Mutex
-	capabilities *driver.Capabilities // nil until known
+	capabilities *driver.Capabilities // capabilities of the driver; nil until fetched
 }
 
 // fetch gets the description from the driver, once.

@@ -19,8 +19,8 @@ type EndTaskRequest struct {
 	Driver  string
 	AllocID string
 	Task    string
-	Handle  *driver.Handle // nil if the task has none
-	Builtin bool           // whether the driver is builtin
+	Handle  *driver.Handle // handle of the process; nil if the task has none
+	Builtin bool           // the driver is builtin
 }
 
 // EndTaskResult is the result of EndTaskFunc.

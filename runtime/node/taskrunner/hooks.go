@@ -34,7 +34,7 @@ type taskHooks struct {
 	timeline    timeline.Recorder
 	logger      hclog.Logger
 
-	chain            *runnerhooks.Chain // nil before set
+	chain            *runnerhooks.Chain // hooks of the task; nil before the call of set
 	allocAttachments map[string]string  // hook attachments of the allocation
 }
 

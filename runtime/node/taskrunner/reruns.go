@@ -18,7 +18,7 @@ type rerunRequests struct {
 	task        func() Task
 	done        <-chan struct{} // closed by Run
 
-	rerunRequested chan struct{} // holds the request
+	rerunRequested chan struct{} // contains a value while a rerun is requested
 }
 
 // request implements [Runner.Rerun].

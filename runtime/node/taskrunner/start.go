@@ -18,7 +18,7 @@ import (
 type starter struct {
 	ref            taskRef
 	records        *taskRecords
-	awaitDriver    dispenseFunc // see waitUntilAvailable
+	awaitDriver    dispenseFunc // waits until the driver is available; see waitUntilAvailable
 	description    *driverDescription
 	configBuilder  *configBuilder
 	hooks          *taskHooks

@@ -28,7 +28,7 @@ const startEventDelay = 10 * time.Second
 type startCaller struct {
 	query          startQuery
 	dispense       dispenseFunc
-	awaitDriver    dispenseFunc // see waitUntilAvailable
+	awaitDriver    dispenseFunc // waits until the driver is available; see waitUntilAvailable
 	calls          callRecorder
 	driverRecovery *driverRecovery
 	destroyer      *destroyer

@@ -16,7 +16,7 @@ type startQuery struct {
 
 // foundTask is the task of a start.
 type foundTask struct {
-	handle *driver.Handle // without DriverState for answerTaskAlone
+	handle *driver.Handle // handle of the task; without DriverState for answerTaskAlone
 	driver driver.Driver  // plugin process that has the task
 	status *driver.TaskStatus
 }

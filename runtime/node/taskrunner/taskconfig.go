@@ -29,8 +29,8 @@ type configBuilder struct {
 	mu               sync.Mutex
 	output           Output
 	cgroup           cgroup.Group             // cgroup that the host has created for the driver
-	networkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
-	networkDNS       *driver.DNSConfig        // nil until the network exists
+	networkIsolation *driver.NetworkIsolation // network namespace of the task; nil if it uses the network of the host
+	networkDNS       *driver.DNSConfig        // DNS configuration of the network; nil until the network exists
 }
 
 func (b *configBuilder) setOutput(o Output) {
