@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -252,7 +253,7 @@ func (a *Agent) CheckHookRules(ctx context.Context) (trouble []error) {
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
 // The errors in trouble are about hooks that were not reachable. CheckHookAttachments waits for plugins
 // that are starting.
-func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []model.UnsupportedPart, trouble []error) {
+func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, trouble []error) {
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
@@ -91,19 +92,21 @@ const missingHookHint = "give the directory of its program with -plugin-dir, for
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
 // The errors in trouble are about hooks that were not reachable. checkHookAttachments waits for plugins
 // that are starting.
-func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (faults []model.UnsupportedPart, trouble []error) {
+func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
-			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
+			faults = append(faults, admission.HookFault{At: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
 			continue
 		}
 		if err := pluginhooks.CheckHookName(at.Hook); err != nil {
-			faults = append(faults, attachmentFault(at, err))
+			faults = append(faults, admission.HookFault{At: at, Err: err})
 			continue
 		}
+		missing := false
 		_, takes, err := p.supervisor.Hook(ctx, at.Hook, time.Now().Add(pluginLaunchTimeout))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
+			missing = true
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
@@ -115,7 +118,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			}
 		}
 		if err != nil {
-			faults = append(faults, attachmentFault(at, err))
+			faults = append(faults, admission.HookFault{At: at, Missing: missing, Err: err})
 		}
 	}
 	return faults, trouble
@@ -124,10 +127,6 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 // pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
 // the next launch of the plugin follows within this time.
 const pluginLaunchTimeout = time.Second
-
-func attachmentFault(at model.HookAttachment, err error) model.UnsupportedPart {
-	return model.UnsupportedPart{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
-}
 
 // cleanupStore stores the pending cleanups of hooks in the state.
 type cleanupStore struct {

@@ -319,7 +319,11 @@ func (s *simulation) randomAction(ctx context.Context) {
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	switch n := s.rand.IntN(20); {
 	case n < 7:
-		_, _ = s.agent.scheduler.Register(ctx, s.job(id), scheduler.RegisterOptions{})
+		job := s.job(id)
+		model.Canonicalize(job)
+		if model.Validate(job) == nil {
+			_, _ = s.agent.scheduler.Register(ctx, job, scheduler.RegisterOptions{})
+		}
 	case n < 9:
 		s.purge(ctx, id)
 	case n < 10:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -109,7 +110,7 @@ func (r *deviceRequest) missingText(node *Node) string {
 		}
 	}
 	if len(available) == len(node.Devices) {
-		return "this node has only " + joinTruncated(available)
+		return "this node has only " + admission.JoinTruncated(available)
 	}
 	var reasons []string
 	for _, group := range node.Devices {
@@ -118,14 +119,14 @@ func (r *deviceRequest) missingText(node *Node) string {
 		}
 		reasons = append(reasons, group.ID()+" "+r.unfitText(group, node))
 	}
-	return joinTruncated(reasons)
+	return admission.JoinTruncated(reasons)
 }
 
 // unfitText describes why a group of devices with the requested name does not meet the request.
 func (r *deviceRequest) unfitText(group *api.NodeDeviceResource, node *Node) string {
 	for _, c := range r.block.Constraints {
 		if !model.DeviceConstraintHolds(c, group, &node.NodeFacts) {
-			return fmt.Sprintf("does not satisfy the constraint %q%s", constraintText(c), deviceValueText(c.LTarget, group))
+			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueText(c.LTarget, group))
 		}
 	}
 	healthy := 0
@@ -148,15 +149,6 @@ func deviceValueText(target string, group *api.NodeDeviceResource) string {
 		return fmt.Sprintf(": it is %q here", a.String())
 	}
 	return ": it is not set here"
-}
-
-// joinTruncated joins the first few items of a list.
-func joinTruncated(items []string) string {
-	const shown = 5
-	if len(items) <= shown {
-		return strings.Join(items, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(items[:shown], ", "), len(items)-shown)
 }
 
 // assignDevices chooses free devices for the tasks of a group. Requests with fewer suitable devices choose first, because
@@ -210,7 +202,7 @@ func (p *allocPlacer) assignDevice(r *deviceRequest, chosen map[deviceInstance]b
 		}
 		return &api.AllocatedDeviceResource{Vendor: c.group.Vendor, Type: c.group.Type, Name: c.group.Name, DeviceIDs: free}, nil
 	}
-	text := fmt.Sprintf("no devices match request %s (count %d): %s", r.block.Name, r.count(), joinTruncated(shortages))
+	text := fmt.Sprintf("no devices match request %s (count %d): %s", r.block.Name, r.count(), admission.JoinTruncated(shortages))
 	err := errors.New(text)
 	if heldBy != nil {
 		err = fmt.Errorf("%s; allocation %q of job %q holds one. Stop it, or ask for fewer devices", text, heldBy.key.name, heldBy.key.job)

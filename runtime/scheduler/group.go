@@ -355,7 +355,7 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	}
 	for _, i := range canaryIndexes[:max(missing, 0)] {
 		g.groupUpdates.Canary++
-		if a := g.placeAlloc(g.Job, allocName(g.Job, g.taskGroup, i), nil, g.name); a != nil {
+		if a := g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.name); a != nil {
 			g.markCanary(a)
 		}
 	}
@@ -466,7 +466,7 @@ func (g *groupPlan) placeMissingAllocs() {
 		}
 		missing--
 		g.groupUpdates.Place++
-		if g.placeAlloc(g.Job, allocName(g.Job, g.taskGroup, i), nil, g.name) != nil {
+		if g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.name) != nil {
 			g.placedCount++
 		}
 	}

@@ -94,8 +94,8 @@ func TestPortsOfHostNetworks(t *testing.T) {
 			}
 		}
 	}
-	metrics := UnmetConstraints(jobWithPorts("four", []api.Port{port("x", "zz", 90)}, nil), node)
-	if len(metrics) != 1 || metrics[0].text != `missing host network "zz" for port "x"` {
-		t.Errorf("unmet constraints %+v", metrics)
+	unmet := node.UnmetNetworks(jobWithPorts("four", []api.Port{port("x", "zz", 90)}, nil).TaskGroups[0])
+	if len(unmet) != 1 || unmet[0].Metric != `missing host network "zz" for port "x"` {
+		t.Errorf("unmet networks %+v", unmet)
 	}
 }

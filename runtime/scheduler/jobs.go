@@ -62,37 +62,31 @@ type RequestOutcome struct {
 	DeploymentModifyIndex uint64
 	RevertedJobVersion    *uint64
 
-	Warnings []string
-	Index    uint64
+	Index uint64
 }
 
-// Register stores a new job or a new version, or evaluates an unchanged job. The
-// job need not be canonical. It belongs to the scheduler after the call. The error
-// is from model.Validate, or a RequestError.
-func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (RequestOutcome, error) {
-	state := s.store.Snapshot()
-	if err := prepareJob(job, state.Reader); err != nil {
-		return RequestOutcome{}, err
-	}
+// Register stores a new job or a new version, or evaluates an unchanged job. The job is canonical, and package admission
+// has accepted it. It belongs to the scheduler after the call. The error is from model.Validate, or a RequestError.
+func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (out RequestOutcome, err error) {
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
 	if err := s.store.CheckSpace(); err != nil {
 		return RequestOutcome{}, err
 	}
-	out := RequestOutcome{Warnings: model.Warnings(job, state.SchedulerConfig(nil))}
 	env := s.newPreparedEnv()
-	env.expectPlacementsOfJob(job, state.Job(nil, *job.Namespace, *job.ID))
+	env.expectPlacementsOfJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseBefore)
-	var err error
 	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
-		out = RequestOutcome{Warnings: out.Warnings}
+		out = RequestOutcome{}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
 		if err := enforceModifyIndex(old, o); err != nil {
 			return err
 		}
 		next := preserveCountsAndResources(job, old, o)
-		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
+		// Only here the counts and resources of the stored job meet the new job, and the namespace cannot be deleted meanwhile.
+		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
+		if next != job || missingNamespace {
 			if err := validateJob(next, c.tx.Reader); err != nil {
 				return err
 			}
@@ -117,12 +111,6 @@ func checkPriority(p int) error {
 		return requestErrorf(RequestInvalid, "eval priority must be between 1 and 100 inclusively")
 	}
 	return nil
-}
-
-// prepareJob canonicalizes and validates a job that no other goroutine reads.
-func prepareJob(job *api.Job, state store.Reader) error {
-	model.Canonicalize(job)
-	return validateJob(job, state)
 }
 
 // validateJob validates a canonical job. A copy that shares parts with a stored job must not be canonicalized again:
@@ -281,12 +269,9 @@ func (c *txn) forceReschedule(key JobKey) {
 }
 
 // DryRun returns the changes that Register would make, and the stored job or nil.
-// It changes nothing.
-func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job, err error) {
+// It changes nothing. The job is canonical and accepted as for Register.
+func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job) {
 	state := s.store.Snapshot()
-	if err := prepareJob(job, state.Reader); err != nil {
-		return PlanChanges{}, nil, err
-	}
 	key := KeyOf(job)
 	node := NodeOf(state.Node(nil, s.nodeID))
 	index := state.TableIndex(nil, store.Allocations) + 1
@@ -315,7 +300,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job, 
 
 		MemoryOversubscription: state.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
 		Volumes:                volumeStateOf(state.Reader),
-	}), old, nil
+	}), old
 }
 
 // newChildJob returns a new job derived from a parent. The caller may modify it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -18,13 +19,12 @@ func NodeOf(n *api.Node) Node {
 		return Node{Ineligible: true}
 	}
 	node := Node{
-		NodeFacts:   model.NodeFactsOf(n),
-		IP:          n.Attributes["unique.network.ip-address"],
-		Drivers:     make(map[string]bool, len(n.Drivers)),
-		HostVolumes: n.HostVolumes,
-		Ineligible:  n.SchedulingEligibility == api.NodeSchedulingIneligible,
-		Draining:    n.DrainStrategy != nil,
-		MaxAllocs:   n.NodeMaxAllocs,
+		Features:   admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
+		IP:         n.Attributes["unique.network.ip-address"],
+		Drivers:    make(map[string]bool, len(n.Drivers)),
+		Ineligible: n.SchedulingEligibility == api.NodeSchedulingIneligible,
+		Draining:   n.DrainStrategy != nil,
+		MaxAllocs:  n.NodeMaxAllocs,
 	}
 	for name, d := range n.Drivers {
 		node.Drivers[name] = d != nil && d.Detected && d.Healthy
@@ -49,13 +49,13 @@ func NodeOf(n *api.Node) Node {
 }
 
 // hostNetworks returns the host networks of a node that have an address.
-func hostNetworks(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]HostNetwork {
-	networks := make(map[string]HostNetwork, len(infos))
+func hostNetworks(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
+	networks := make(map[string]admission.HostNetwork, len(infos))
 	for name, info := range infos {
 		for _, a := range addresses {
 			if selectsAddress(info, a) {
 				reserved, _ := ParsePorts(info.ReservedPorts) // errors in the list were reported when the node was configured
-				networks[name] = HostNetwork{a.IP, reserved}
+				networks[name] = admission.HostNetwork{Address: a.IP, ReservedPorts: reserved}
 				break
 			}
 		}

@@ -87,8 +87,12 @@ func TestRegister(t *testing.T) {
 		if err := try(scheduler.RegisterOptions{PreserveCounts: true}, func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(9) }); err != nil || *b.job("web").TaskGroups[0].Count != 3 {
 			t.Errorf("counts preserved: %v, count %d", err, *b.job("web").TaskGroups[0].Count)
 		}
-		if err := try(scheduler.RegisterOptions{}, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.TaskGroups = nil }); err == nil || !strings.Contains(err.Error(), "Missing job task groups") {
-			t.Errorf("invalid job: %v", err)
+		// The preserved count is that of the stored job, so that only the transaction can compare it with the new scaling block.
+		tooFew := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+			g.Count, g.Scaling = new(2), &api.ScalingPolicy{Min: new(int64(1)), Max: new(int64(2))}
+		}
+		if err := try(scheduler.RegisterOptions{PreserveCounts: true}, tooFew); err == nil || !strings.Contains(err.Error(), "task group count must not be greater than maximum count in scaling policy") {
+			t.Errorf("preserved count above the maximum: %v", err)
 		}
 	})
 }
@@ -622,9 +626,9 @@ func TestDryRun(t *testing.T) {
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
 		before := b.transcript.String()
-		out, _, err := b.DryRun(serviceJob(withEnv("1")))
-		if err != nil || out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
-			t.Errorf("dry run %+v, %v", out.Eval, err)
+		out, _ := b.DryRun(serviceJob(withEnv("1")))
+		if out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
+			t.Errorf("dry run %+v", out.Eval)
 		}
 		if b.transcript.String() != before {
 			t.Error("a dry run has changed something")

@@ -3,33 +3,25 @@ package scheduler
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // Node has the properties of a node that placement needs.
 type Node struct {
-	model.NodeFacts // the region is not used
+	admission.Features
 	// IP is the address for port mappings, and Interface the network interface that has it; empty if unknown.
 	IP, Interface string
-
-	// HostNetworks are the networks that ports can name besides default.
-	HostNetworks map[string]HostNetwork
 
 	// Drivers has the detected and healthy drivers. Nil means that drivers are not
 	// checked.
 	Drivers map[string]bool
-	// NetworkModes are the modes of group networks that the node has, besides host and none. Nil means
-	// that networks are not checked.
-	NetworkModes []string
 	// Devices are the groups of devices, which must not be changed.
 	Devices []*api.NodeDeviceResource
-	// HostVolumes are the host volumes by name. The map must not be changed.
-	HostVolumes map[string]*api.HostVolumeInfo
 	// Ineligible means that no allocation may be placed.
 	Ineligible bool
 	// Draining means that the node is being drained.
@@ -44,12 +36,6 @@ type Node struct {
 	// MinDynamicPort and MaxDynamicPort are the inclusive range of dynamic ports;
 	// zero means the defaults.
 	MinDynamicPort, MaxDynamicPort int
-}
-
-// HostNetwork is a network of a node.
-type HostNetwork struct {
-	Address       string // for port mappings
-	ReservedPorts []int
 }
 
 // HostPort is a port of the node, on the address of a host network.
@@ -108,7 +94,7 @@ type exhaustedError struct {
 //
 // No two allocations of the job have the same port.
 func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
-	if err := checkEligible(job, node); err != nil {
+	if err := node.CheckDatacenter(job); err != nil {
 		return nil, err
 	}
 	p := newAllocPlacer(job, node, host, NewNodeUsage(node))
@@ -161,17 +147,13 @@ func (p *allocPlacer) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation
 	}
 	var allocs []*api.Allocation
 	for i := range *g.Count {
-		alloc, err := p.placeAlloc(g, allocName(p.job, g, i))
+		alloc, err := p.placeAlloc(g, model.AllocName(p.job, g, i))
 		if err != nil {
 			return nil, err
 		}
 		allocs = append(allocs, alloc)
 	}
 	return allocs, nil
-}
-
-func allocName(job *api.Job, g *api.TaskGroup, i int) string {
-	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(i) + "]"
 }
 
 // placeAlloc creates an allocation and reserves its resources.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -56,11 +57,11 @@ func TestPlaceWithoutNetworkMode(t *testing.T) {
 
 func testNode() Node {
 	return Node{
-		NodeFacts: model.NodeFacts{
+		Features: admission.Features{NodeFacts: model.NodeFacts{
 			ID: "node", Name: "box", Datacenter: "dc1", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
 			Meta:       map[string]string{"rack": "r1"},
-		},
+		}},
 		IP: "10.0.0.1", Interface: "eth0",
 	}
 }
@@ -311,27 +312,6 @@ func TestParsePorts(t *testing.T) {
 		ports, err := ParsePorts(text)
 		if got := fmt.Sprintf("%v %v", ports, err); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
-		}
-	}
-}
-
-func TestGlob(t *testing.T) {
-	for _, c := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"dc1", "dc1", true},
-		{"dc1", "dc2", false},
-		{"*", "", true},
-		{"d*1", "dc1", true},
-		{"d*1", "dc12", false},
-		{"*c*c*", "acbc", true},
-		{"*c*c*", "acb", false},
-		{"a*a", "a", false},
-		{"a**b", "ab", true},
-	} {
-		if got := matchGlob(c.pattern, c.name); got != c.want {
-			t.Errorf("glob %q on %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}
 }

@@ -149,7 +149,7 @@ func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
 	answer, known := p.destructiveCache[key]
 	if !known {
 		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
-			checkEligible(p.Job, p.Node) != nil ||
+			p.Node.CheckDatacenter(p.Job) != nil ||
 			checkFeasible(p.Job, model.FindGroup(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
 		p.destructiveCache[key] = answer
 	}
@@ -223,7 +223,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	if model.IsAdoptedJob(job) {
 		return nil, &filteredError{"config of adopted tasks", errors.New("the config of the tasks was lost with the state of the agent: register the job again")}
 	}
-	if err := checkEligible(job, p.Node); err != nil {
+	if err := p.Node.CheckDatacenter(job); err != nil {
 		return nil, err
 	}
 	inGroup, inJob := p.allocsPerGroup[*g.Name]+1, 1
@@ -294,7 +294,7 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	case errors.As(err, &exhaustedErr):
 		m.NodesExhausted = 1
 		m.DimensionExhausted = map[string]int{exhaustedErr.resourceName: 1}
-	case checkEligible(job, node) != nil:
+	case node.CheckDatacenter(job) != nil:
 		m.NodesEvaluated, m.NodesInPool = 0, 0
 		if *job.NodePool == api.NodePoolAll || *job.NodePool == node.Pool {
 			m.NodesInPool = 1

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -143,36 +142,10 @@ func hostNetworkAddress(port api.Port, node Node) (string, error) {
 	if model.IsOnDefaultHostNetwork(port) {
 		return node.IP, nil
 	}
-	n, ok := node.HostNetworks[port.HostNetwork]
-	if !ok {
-		return "", &missingHostNetworkError{port.HostNetwork, port.Label}
+	if unmet := node.CheckHostNetwork(port); unmet != nil {
+		return "", unmet
 	}
-	return n.Address, nil
-}
-
-// missingHostNetworkError means that the node does not have the host network of a port. Its text is that of Nomad's
-// placement metrics, with a remedy.
-type missingHostNetworkError struct{ network, label string }
-
-func (e *missingHostNetworkError) metric() string {
-	return fmt.Sprintf("missing host network %q for port %q", e.network, e.label)
-}
-
-func (e *missingHostNetworkError) Error() string {
-	return fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", e.metric(), e.network)
-}
-
-// checkHostNetworks returns an error if the node does not have the host network of a port of the group.
-func checkHostNetworks(g *api.TaskGroup, node Node) *missingHostNetworkError {
-	for _, n := range g.Networks {
-		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			missing := new(missingHostNetworkError)
-			if _, err := hostNetworkAddress(port, node); errors.As(err, &missing) {
-				return missing
-			}
-		}
-	}
-	return nil
+	return node.HostNetworks[port.HostNetwork].Address, nil
 }
 
 // portMappings returns the ports of a network in the form in which tasks see them.

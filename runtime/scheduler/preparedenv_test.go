@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -92,6 +93,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: host, Logger: hclog.NewNullLogger()})
 			job := serviceJob(test.job)
 			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+			model.Canonicalize(job)
 			out, err := s.Register(t.Context(), job, scheduler.RegisterOptions{})
 			if err != nil {
 				t.Fatal(err)

@@ -42,6 +42,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		}
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
+			// The count of the request and the stored job meet only here.
 			scaled := withCount(job, r.Group, int(*r.Count))
 			if err := validateJob(scaled, c.tx.Reader); err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
@@ -93,11 +94,13 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	if edit != nil {
 		edit(job, group, task)
 	}
+	model.Canonicalize(job)
 	return job
 }
 
 func (b *harness) register(job *api.Job) scheduler.RequestOutcome {
 	b.t.Helper()
+	model.Canonicalize(job)
 	b.transcript.Say("register")
 	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
 	if err != nil {

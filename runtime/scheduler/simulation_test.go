@@ -108,7 +108,9 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 		generation, end := context.WithCancel(ctx)
 		var schedulerWG sync.WaitGroup
 		schedulerWG.Go(func() { s.scheduler.Run(generation) })
-		if _, err := s.scheduler.Register(ctx, cronJob(), scheduler.RegisterOptions{}); err != nil {
+		cron := cronJob()
+		model.Canonicalize(cron)
+		if _, err := s.scheduler.Register(ctx, cron, scheduler.RegisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		s.mu.Lock()
@@ -267,7 +269,11 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	switch n := s.rand.IntN(20); {
 	case n < 9:
 		requestText = "register"
-		_, err = s.scheduler.Register(ctx, s.job(id), scheduler.RegisterOptions{})
+		job := s.job(id)
+		model.Canonicalize(job)
+		if err = model.Validate(job); err == nil {
+			_, err = s.scheduler.Register(ctx, job, scheduler.RegisterOptions{})
+		}
 	case n < 10:
 		requestText = "stop"
 		_, err = s.scheduler.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})

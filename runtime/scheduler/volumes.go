@@ -4,19 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
-
-// missingVolumes is the name of unmet requests for host volumes in the placement metrics.
-const missingVolumes = "missing compatible host volumes"
 
 // VolumeState has the dynamic host volumes, and the claims of groups with sticky requests.
 type VolumeState struct {
@@ -69,7 +66,7 @@ func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims 
 		claim, err := p.assignVolume(v, g)
 		switch {
 		case err != nil:
-			errs = append(errs, &filteredError{missingVolumes, fmt.Errorf("volume %q: %w", v.Label, err)})
+			errs = append(errs, &filteredError{admission.MissingVolumes, fmt.Errorf("volume %q: %w", v.Label, err)})
 		case claim != nil:
 			claims = append(claims, claim)
 		}
@@ -79,8 +76,8 @@ func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims 
 
 // assignVolume checks one request. The claim is nil unless the request is sticky and has no claim yet.
 func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) (*api.TaskGroupHostVolumeClaim, error) {
-	if err := checkVolume(v, &p.node); err != nil {
-		return nil, err
+	if unmet := p.node.CheckVolume(v); unmet != nil {
+		return nil, unmet
 	}
 	found := p.node.HostVolumes[v.Source]
 	var capabilities []*api.HostVolumeCapability
@@ -160,36 +157,4 @@ func capabilitiesText(capabilities []*api.HostVolumeCapability) string {
 		texts = append(texts, fmt.Sprintf("%s with %s", c.AccessMode, c.AttachmentMode))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// unmetVolumes returns the volume blocks of a group whose host volumes the node lacks for one of the group's allocations.
-func unmetVolumes(path []string, job *api.Job, g *api.TaskGroup, node *Node) []UnmetConstraint {
-	var all []UnmetConstraint
-	reported := make(map[string]bool)
-	for i := range *g.Count {
-		for _, v := range model.HostVolumeRequests(g, allocName(job, g, i), &node.NodeFacts) {
-			if err := checkVolume(v, node); err != nil && !reported[v.Label] {
-				reported[v.Label] = true
-				all = append(all, UnmetConstraint{Path: append(slices.Clip(path), "volume", v.Label), Err: err, text: missingVolumes})
-			}
-		}
-	}
-	return all
-}
-
-// checkVolume returns an error if the node does not have the host volume of a request, or it does not admit the request.
-func checkVolume(v model.HostVolumeRequest, node *Node) error {
-	found := node.HostVolumes[v.Source]
-	switch {
-	case v.Source == "":
-		return fmt.Errorf("the source %q is not set on this node", v.VolumeRequest.Source)
-	case found == nil && len(node.HostVolumes) == 0:
-		return fmt.Errorf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.Source)
-	case found == nil:
-		return fmt.Errorf("this node has no host volume %q, only %s: name an existing directory in a host_volume block of the agent's configuration",
-			v.Source, joinTruncated(slices.Sorted(maps.Keys(node.HostVolumes))))
-	case found.ReadOnly && !v.ReadOnly:
-		return fmt.Errorf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.Source)
-	}
-	return nil
 }

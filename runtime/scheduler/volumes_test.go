@@ -58,7 +58,8 @@ func TestPlaceVolumes(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 			// The same requests are unmet for a client that asks which parts of the file do not fit.
-			unmet := UnmetConstraints(job, volumeNode())
+			node := volumeNode()
+			unmet := node.Refuse(job)
 			if (len(unmet) == 0) != (c.want == "") || len(unmet) > 0 && strings.Join(unmet[0].Path, " ") != "group g volume v" {
 				t.Errorf("unmet constraints: %v", unmet)
 			}

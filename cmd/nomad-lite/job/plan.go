@@ -95,7 +95,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	if err != nil {
 		return false, err
 	}
-	if good, err := file.CheckPorts(s); err != nil || !good {
+	if good, err := file.CheckBeforeSubmit(s); err != nil || !good {
 		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
 	o.client.UseJobRegion(c, file.Job)
@@ -107,8 +107,11 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	var node *api.Node // set if the job cannot be placed on it
 	if len(plan.FailedTGAllocs) > 0 {
 		node = apiclient.SingleNode(ctx, c)
-		if err := checkNode(node, file, s); err != nil {
-			return false, err
+		if node != nil {
+			features := jobfile.NewSchedulerNode(node).Features
+			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.Refuse(file.Job)); err != nil {
+				return false, err
+			}
 		}
 	}
 	if o.format.IsSet() {
@@ -135,15 +138,6 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	p.Line("")
 	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatFlagArgs(&o.jobFile), path), " "))
 	return planHasChanges(plan), output.Print(s, p)
-}
-
-// checkNode reports which constraints of a job a node does not satisfy. It reports nothing if node is nil.
-func checkNode(n *api.Node, j *jobfile.File, s *cli.Streams) error {
-	if n == nil {
-		return nil
-	}
-	_, err := j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), jobfile.NewSchedulerNode(n))
-	return err
 }
 
 // printDryRun adds the changes that the scheduler would make, and by group why the node cannot run

@@ -95,7 +95,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 			return err
 		}
 	}
-	if good, err := job.CheckPorts(s); err != nil || !good {
+	if good, err := job.CheckBeforeSubmit(s); err != nil || !good {
 		return errors.Join(&cli.ExitError{Code: 1}, err)
 	}
 	client, err := o.client.Client()

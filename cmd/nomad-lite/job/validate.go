@@ -91,16 +91,13 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		return err
 	}
 	var warnings string
-	check := o.checkLocally
+	var good bool
 	if answer == nil {
-		warnings = job.Warnings()
+		warnings, good, err = o.checkLocally(ctx, job, s)
 	} else {
 		warnings = answer.Warnings()
-		check = func(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
-			return checkWithAgent(job, answer, s)
-		}
+		good, err = job.CheckWithAgent(ctx, s, answer)
 	}
-	good, err := check(ctx, job, s)
 	if err != nil {
 		return err
 	}
@@ -146,56 +143,21 @@ func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cl
 }
 
 // checkLocally checks a job against the builtin plugins and those that the flags name, and against this
-// machine.
-func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
+// machine. It returns the warnings in the form of Nomad's API.
+func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (warnings string, good bool, err error) {
 	local, err := o.plugins.Read(s)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	drivers, err := local.DriverNames(job.DriverNames())
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	saved, err := readSavedSchemas(o.schema)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
 	drivers = slices.AppendSeq(drivers, maps.Keys(saved))
-	valid, err := job.CheckErrors(s)
-	if err != nil {
-		return false, err
-	}
-	supported, err := checkSupported(job, drivers, s)
-	if err != nil {
-		return false, err
-	}
-	fits, err := job.CheckNodeAndDriverConfigs(ctx, local, drivers, saved, valid && supported, s)
-	if err != nil {
-		return false, err
-	}
-	hooked, err := job.CheckHooks(ctx, local, s)
-	return valid && supported && fits && hooked, err
-}
-
-// checkWithAgent checks a job against the drivers, the hooks and the node of an agent.
-func checkWithAgent(job *jobfile.File, answer *jobfile.AgentAnswer, s *cli.Streams) (bool, error) {
-	valid, err := job.CheckErrors(s)
-	if err != nil {
-		return false, err
-	}
-	supported, err := checkSupported(job, answer.DriverNames(job), s)
-	if err != nil {
-		return false, err
-	}
-	accepted, err := job.CheckAgentAnswer(s, answer, valid && supported)
-	return valid && supported && accepted, err
-}
-
-// checkSupported checks a job for parts that nomad-lite cannot run, and warns of parts that only an agent
-// runs.
-func checkSupported(job *jobfile.File, drivers []string, s *cli.Streams) (bool, error) {
-	if err := job.WarnAgentOnlyParts(s); err != nil {
-		return false, err
-	}
-	return job.CheckSupported(s, drivers, false)
+	answer, good, err := job.CheckLocally(ctx, local, drivers, saved, s)
+	return model.FormatWarnings(answer.Warnings), good, err
 }

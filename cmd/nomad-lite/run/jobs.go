@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -28,11 +31,11 @@ type jobReader struct {
 }
 
 // readJobs reads the jobs of all files, so that the user sees the errors of each.
-func (r *jobReader) readJobs(paths []string) ([]*jobfile.File, error) {
+func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.File, error) {
 	var files []*jobfile.File
 	var refusals []error
 	for _, path := range paths {
-		file, err := r.readJob(path)
+		file, err := r.readJob(ctx, path)
 		if err == nil && slices.ContainsFunc(files, func(f *jobfile.File) bool { return scheduler.KeyOf(f.Job) == scheduler.KeyOf(file.Job) }) {
 			err = fmt.Errorf("%s: job %q is in another file, too", path, *file.Job.ID)
 		}
@@ -62,24 +65,30 @@ func joinStartErrors(refusals []error) error {
 
 // readJob reads a job that runs once and now, with the environment of the flags. Its error is an ExitError
 // without a text if the reason was printed.
-func (r *jobReader) readJob(path string) (*jobfile.File, error) {
+func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, error) {
 	file, err := r.jobFile.Read(r.streams, path, 2)
 	if err != nil {
 		return nil, err
 	}
-	if good, err := file.CheckJob(r.streams); err != nil || !good {
+	answer := file.Check(ctx, admission.Node{}, r.flags())
+	if err := file.PrintWarnings(r.streams.Err, model.FormatWarnings(answer.Warnings)); err != nil {
+		return nil, err
+	}
+	if good, err := file.PrintAnswer(r.streams, "", &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
 	if err := errors.Join(r.launcher.launch(file.Job), r.environment.addToTasks(file.Job)); err != nil {
 		return nil, err
 	}
-	if good, err := file.CheckSupported(r.streams, nil, true); err != nil || !good {
-		return nil, errors.Join(errNotStarted, err)
-	}
 	if good, err := file.CheckTasks(r.streams, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	return file, file.WarnIgnoredParts(r.streams, len(r.environment.nomadVars) > 0)
+	return file, file.PrintIgnoredParts(r.streams, &answer)
+}
+
+// flags returns the options of the run for package admission.
+func (r *jobReader) flags() admission.Flags {
+	return admission.Flags{Caller: admission.Foreground, Now: r.launcher.now, HasVariables: len(r.environment.nomadVars) > 0}
 }
 
 // combineJobs returns a job with the groups of all jobs, for the check that they fit on the machine

@@ -154,7 +154,7 @@ func (o *pluginDevOptions) runJob(ctx context.Context, p *pluginUnderWork, signa
 	if err != nil {
 		return wrapStartError(err)
 	}
-	files, err := reader.readJobs([]string{path})
+	files, err := reader.readJobs(ctx, []string{path})
 	if err != nil {
 		return err
 	}

@@ -108,21 +108,16 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	return nil
 }
 
-// checkPluginConfigs rejects a job whose drivers are missing, or whose drivers or hooks do not accept its
-// configuration. hookErrs holds the errors of hooks that could not be started.
+// checkPluginConfigs rejects a job that this machine cannot run: its drivers are missing, the drivers or hooks do not accept its
+// configuration, or the machine does not meet its requirements. hookErrs holds the errors of hooks that could not be started.
 func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
-	if good, err := f.CheckSupported(s, names, true); err != nil || !good {
+	node := f.AgentFacts(ctx, r.agent, names, s)
+	answer := f.Check(ctx, node, r.reader.flags())
+	if good, err := f.PrintAnswer(s, f.CapacityHeading(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if good, err := f.CheckDriverConfigs(ctx, r.agent, f.DriverNames(), s); err != nil || !good {
-		return nil, errors.Join(errNotStarted, err)
-	}
-	good, hookErrs, err := f.CheckHookAttachments(ctx, r.agent, s)
-	if err != nil || !good {
-		return nil, errors.Join(errNotStarted, err)
-	}
-	return hookErrs, nil
+	return node.UncheckedHooks, nil
 }
 
 func driverNames(files []*jobfile.File) []string {

@@ -143,7 +143,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	if err != nil {
 		return wrapStartError(err)
 	}
-	files, err := reader.readJobs(paths)
+	files, err := reader.readJobs(ctx, paths)
 	if err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ func unprintedText(err error) string {
 func (r *foregroundRun) readUpdate(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
 	reader := r.reader
 	reader.streams = &cli.Streams{Out: r.taskView, Err: r.taskView, NoColour: true}
-	file, err := reader.readJob(j.path)
+	file, err := reader.readJob(ctx, j.path)
 	if err != nil {
 		return nil, err
 	}

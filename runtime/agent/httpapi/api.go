@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -39,7 +39,7 @@ type Node interface {
 	CollectAllocs()
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
-	CheckHookAttachments(context.Context, *api.Job) (faults []model.UnsupportedPart, trouble []error)
+	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, trouble []error)
 	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
 	// allocations.
 	Logs() *logs.Collector

@@ -27,7 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -49,7 +49,7 @@ type stubNode struct{ outputLossErr error }
 func (stubNode) Alloc(string) *allocrunner.Runner           { return nil }
 func (stubNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
 func (stubNode) CollectAllocs()                             {}
-func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.UnsupportedPart, []error) {
+func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookFault, []error) {
 	return nil, nil
 }
 

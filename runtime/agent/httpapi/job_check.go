@@ -4,21 +4,18 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobChecker validates jobs against the rules of this build and against the hooks and drivers of the
-// node.
+// jobChecker gives package admission the facts about the node, and returns its answers as replies of the API.
 type jobChecker struct {
 	store  *store.Store
 	node   Node
@@ -63,97 +60,74 @@ func (c *jobChecker) decodeJob(r *request, body any, sent *submittedJob) (*api.J
 	return job, nil
 }
 
-// hookStartTimeout is how long a registration waits for hook plugins that are starting.
-const hookStartTimeout = 10 * time.Second
+// hookStartTimeout is how long a request waits for hook plugins that are starting, and schemaTimeout how long it waits for the
+// schemas of drivers.
+const (
+	hookStartTimeout = 10 * time.Second
+	schemaTimeout    = time.Second
+)
 
-// checkJob returns an error for an invalid job or for a feature that this build does not support. A
-// missing driver is not an error, because it may be installed later. A missing hook is an error,
-// because otherwise it would be noticed only when the job runs. The warnings are about hooks that
-// cannot start at present.
-func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []string, err error) {
-	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
-	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
-		return nil, badRequest("Task groups with job type system do not support scaling blocks")
+// checkJob returns whether the node can run a canonical job. The error is that of a request for a job that the node
+// rejects.
+func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (admission.Answer, error) {
+	answer := admission.Check(ctx, job, c.nodeFacts(ctx, job), admission.Flags{Caller: admission.API})
+	switch {
+	case answer.MalformedRequest:
+		return answer, badRequest(answer.Fault.Error())
+	case answer.Fault != nil:
+		return answer, answer.Fault
 	}
-	if err := model.Validate(job, c.namespaceNames()...); err != nil {
-		return nil, err
+	var lines []string
+	for _, r := range answer.With(admission.Rejects) {
+		lines = append(lines, strings.Join(r.Path, ".")+": "+r.Text)
 	}
-	var faultLines []string
-	ctx, cancel := context.WithTimeout(ctx, hookStartTimeout)
+	if len(lines) == 0 {
+		return answer, nil
+	}
+	return answer, badRequest("This job cannot run here:\n" + strings.Join(lines, "\n"))
+}
+
+// nodeFacts returns the facts about the node for a job. It waits for hooks and drivers of the job that are starting.
+// Drivers and the requirements for the node are unknown facts, because both can change before the job is placed.
+func (c *jobChecker) nodeFacts(ctx context.Context, job *api.Job) admission.Node {
+	state := c.store.Snapshot()
+	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.Schema), Scheduler: state.SchedulerConfig(nil)}
+	for _, n := range state.Namespaces(nil, "") {
+		node.Namespaces = append(node.Namespaces, n.Name)
+	}
+	untilHooks, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
-	attachments, trouble := c.node.CheckHookAttachments(ctx, job)
-	for _, err := range trouble {
-		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
-	}
-	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
-		if !refusal.ForegroundOnly {
-			faultLines = append(faultLines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
-		}
-	}
-	if len(faultLines) == 0 {
-		return warnings, nil
-	}
-	return warnings, badRequest("This job cannot run here:\n" + strings.Join(faultLines, "\n"))
-}
-
-// namespaceNames returns the names of the stored namespaces, for the validation of jobs.
-func (c *jobChecker) namespaceNames() []string {
-	var names []string
-	for _, n := range c.store.Snapshot().Namespaces(nil, "") {
-		names = append(names, n.Name)
-	}
-	return names
-}
-
-// schemaTimeout is how long a request waits for the schemas of drivers.
-const schemaTimeout = time.Second
-
-// taskConfigErrors compares the config blocks of a job's tasks with the schemas of their drivers. all is false
-// if the schema of a driver is unknown, because the driver is missing or does not reply.
-func (c *jobChecker) taskConfigErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
-	wait, cancel := context.WithTimeout(ctx, schemaTimeout)
+	node.HookFaults, node.UncheckedHooks = c.node.CheckHookAttachments(untilHooks, job)
+	untilSchemas, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
-	type schemaResult struct {
-		schema *hclspec.Spec
-		err    error
-	}
-	answers := make(map[string]schemaResult)
-	all = true
-	for _, g := range job.TaskGroups {
-		for _, t := range g.Tasks {
-			if ctx.Err() != nil { // the client has disconnected
-				return nil, false
-			}
-			driver, asked := answers[t.Driver]
-			if !asked {
-				driver.schema, driver.err = c.node.TaskConfigSchema(wait, t.Driver)
-				answers[t.Driver] = driver
-				if driver.err != nil {
-					c.logger.Debug("config blocks not checked", "driver", t.Driver, "error", driver.err)
-				}
-			}
-			if driver.err != nil {
-				all = false
-				continue
-			}
-			schema := driver.schema
-			if schema == nil {
-				continue // the driver has no schema and accepts every block
-			}
-			for _, text := range block.Messages(block.Check(ctx, schema, t.Config)) {
-				faults = append(faults, fmt.Sprintf("Task group %s, task %s: driver %s: config: %s", val(g.Name), t.Name, t.Driver, text))
-			}
+	for _, driver := range admission.DriverNames(job) {
+		if ctx.Err() != nil { // the client has disconnected
+			break
 		}
+		spec, err := c.node.TaskConfigSchema(untilSchemas, driver)
+		if err != nil {
+			c.logger.Debug("config blocks not checked", "driver", driver, "error", err)
+		}
+		node.Schemas[driver] = admission.Schema{Spec: spec, Err: err}
 	}
-	return faults, all && ctx.Err() == nil
+	return node
 }
 
-// taskConfigWarnings returns the errors of taskConfigErrors as warnings for a job that is registered. They are not
+// configFaultLines returns the errors in config blocks as lines of a reply.
+func configFaultLines(faults []admission.ConfigFault) []string {
+	lines := make([]string, len(faults))
+	for i, f := range faults {
+		lines[i] = fmt.Sprintf("Task group %s, task %s: driver %s: config: %s", f.Group, f.Task, f.Driver, f.Text)
+	}
+	return lines
+}
+
+// configWarnings returns the errors in config blocks as warnings for a job that is registered. They are not
 // errors because another version of the driver may run when the job is placed.
-func (c *jobChecker) taskConfigWarnings(ctx context.Context, job *api.Job) []string {
-	faults, _ := c.taskConfigErrors(ctx, job)
-	for i, text := range faults {
-		faults[i] = text + " The task will fail when it is started."
+func configWarnings(faults []admission.ConfigFault) []string {
+	lines := configFaultLines(faults)
+	for i, text := range lines {
+		lines[i] = text + " The task will fail when it is started."
 	}
-	return faults
+	return lines
 }

@@ -23,15 +23,12 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.checkJob(r.Context(), job)
+	admitted, err := h.checker.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
 	index := max(h.store.Snapshot().TableIndex(nil, store.Jobs), 1)
-	plan, current, err := h.scheduler.DryRun(job)
-	if err != nil {
-		return nil, err
-	}
+	plan, current := h.scheduler.DryRun(job)
 	answer := struct {
 		Annotations        *api.PlanAnnotations
 		FailedTGAllocs     map[string]*api.AllocationMetric
@@ -45,7 +42,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
 		replyMeta: r.replyMetaOfWrite(index),
 	}
-	warnings := model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil))
+	warnings := admitted.Warnings
 	if current != nil {
 		answer.JobModifyIndex = val(current.JobModifyIndex)
 		if fault := model.ValidateJobUpdate(current, job); fault != nil {
@@ -59,7 +56,6 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	warnings = slices.Concat(warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
-	answer.Warnings = model.FormatWarnings(warnings)
+	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configWarnings(admitted.ConfigFaults)))
 	return answer, nil
 }

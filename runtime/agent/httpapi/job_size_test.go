@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // newArgumentList returns n different texts for a config block.
@@ -55,12 +56,14 @@ func TestConfigCheckEndsWhenClientDisconnects(t *testing.T) {
 	node := &schemaStubNode{}
 	f := newFixture(t, nil)
 	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
-	if faults, all := checker.taskConfigErrors(ctx, newJobWithThreeDrivers()); len(faults) != 3 || !all || len(node.requestedDrivers) != 3 {
-		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
+	job := newJobWithThreeDrivers()
+	model.Canonicalize(job)
+	if answer, err := checker.checkJob(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.ConfigsChecked || len(node.requestedDrivers) != 3 {
+		t.Fatalf("with a client: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 	node.requestedDrivers, node.onRequest = nil, cancel
-	if faults, all := checker.taskConfigErrors(ctx, newJobWithThreeDrivers()); len(faults) > 1 || all || len(node.requestedDrivers) != 1 {
-		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
+	if answer, err := checker.checkJob(ctx, job); err != nil || len(answer.ConfigFaults) > 1 || answer.ConfigsChecked || len(node.requestedDrivers) != 1 {
+		t.Errorf("the client has disconnected while the first driver was asked: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 }
 

@@ -30,10 +30,10 @@ type jobWriteReply struct {
 	replyMeta
 }
 
-func (r *request) jobReply(o scheduler.RequestOutcome) jobWriteReply {
+func (r *request) jobReply(o scheduler.RequestOutcome, warnings ...string) jobWriteReply {
 	return jobWriteReply{
 		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
-		Warnings: model.FormatWarnings(o.Warnings), replyMeta: r.replyMetaOfWrite(o.Index),
+		Warnings: model.FormatWarnings(warnings), replyMeta: r.replyMetaOfWrite(o.Index),
 	}
 }
 
@@ -73,7 +73,7 @@ func (h *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.checkJob(r.Context(), job)
+	answer, err := h.checker.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,7 @@ func (h *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
-	return r.jobReply(out), nil
+	return r.jobReply(out, slices.Concat(answer.Warnings, warnings, configWarnings(answer.ConfigFaults))...), nil
 }
 
 func (h *jobWriter) validate(r *request) (any, error) {
@@ -95,19 +94,17 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.checkJob(r.Context(), job)
-	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil)), hookWarnings...))}
+	answer, err := h.checker.checkJob(r.Context(), job)
+	reply := api.JobValidateResponse{Warnings: model.FormatWarnings(answer.Warnings), DriverConfigValidated: answer.ConfigsChecked}
 	if err != nil {
-		answer.Error = err.Error()
-		answer.ValidationErrors = splitJoinedError(err)
+		reply.Error = err.Error()
+		reply.ValidationErrors = splitJoinedError(err)
 	}
-	faults, all := h.checker.taskConfigErrors(r.Context(), job)
-	answer.DriverConfigValidated = all
-	if len(faults) > 0 {
-		answer.ValidationErrors = append(answer.ValidationErrors, faults...)
-		answer.Error = model.FormatErrorList(answer.ValidationErrors)
+	if len(answer.ConfigFaults) > 0 {
+		reply.ValidationErrors = append(reply.ValidationErrors, configFaultLines(answer.ConfigFaults)...)
+		reply.Error = model.FormatErrorList(reply.ValidationErrors)
 	}
-	return answer, nil
+	return reply, nil
 }
 
 // splitJoinedError returns the messages of the errors that were joined.

@@ -93,6 +93,7 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 		Name: new("g"), Count: &count,
 		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
 	}}}
+	model.Canonicalize(job)
 	if _, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -72,9 +73,11 @@ func TestEventsOfAJob(t *testing.T) {
 func TestJobsInNamespaces(t *testing.T) {
 	r, _ := newAllocSyncFixture(t, 1)
 	register := func() error {
-		_, err := r.scheduler.Register(t.Context(), &api.Job{ID: new("other"), Namespace: new("prod"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
+		job := &api.Job{ID: new("other"), Namespace: new("prod"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
 			Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
-		}}}, scheduler.RegisterOptions{})
+		}}}
+		model.Canonicalize(job)
+		_, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{})
 		return err
 	}
 	change := func(f func(*store.Txn)) {

@@ -326,7 +326,6 @@ func FuzzJob(f *testing.F) {
 		Validate(&job)
 		FormatWarnings(Warnings(&job, NewSchedulerConfig()))
 		ForegroundRunWarnings(&job, false)
-		UnsupportedParts(&job, func(string) bool { return false })
 		once := asJSON(t, &job)
 		Canonicalize(&job)
 		if twice := asJSON(t, &job); once != twice {

@@ -17,7 +17,7 @@ var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem,
 
 // Validate checks a canonical job. It returns nil, or all errors as one error, whose text is
 // nested as in Nomad. Faults returns the single errors of the result. namespaces are the
-// existing namespaces besides the default one. UnsupportedParts checks whether this build
+// existing namespaces besides the default one. Package admission checks whether this build
 // can run the job.
 func Validate(job *api.Job, namespaces ...string) error {
 	if job == nil {

@@ -91,7 +91,7 @@ func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) 
 	if p.To < -1 {
 		r.add("Port %q cannot be mapped to negative value %d", p.Label, p.To)
 	}
-	if p.IgnoreCollision && !isHostNetworking(mode) {
+	if p.IgnoreCollision && !IsHostNetworking(mode) {
 		r.add("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
 	}
 }
@@ -111,10 +111,10 @@ func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 // IsCNI reports whether a network mode is that of a network of CNI plugins.
 func IsCNI(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
 
-// isKnownMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
+// IsKnownNetworkMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
 // namespace.
-func isKnownMode(mode string) bool {
-	return isHostNetworking(mode) || mode == "bridge" || mode == "none" || IsCNI(mode)
+func IsKnownNetworkMode(mode string) bool {
+	return IsHostNetworking(mode) || mode == "bridge" || mode == "none" || IsCNI(mode)
 }
 
 // NodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
@@ -129,13 +129,14 @@ func NodeNetworkMode(g *api.TaskGroup) string {
 // GroupNetwork returns the network that the tasks of a group share, or nil if they use the
 // network of the host.
 func GroupNetwork(g *api.TaskGroup) *api.NetworkResource {
-	if len(g.Networks) == 0 || isHostNetworking(g.Networks[0].Mode) {
+	if len(g.Networks) == 0 || IsHostNetworking(g.Networks[0].Mode) {
 		return nil
 	}
 	return g.Networks[0]
 }
 
-func isHostNetworking(mode string) bool { return mode == "" || mode == "host" }
+// IsHostNetworking reports whether the tasks of a group with the network mode share the network of the machine.
+func IsHostNetworking(mode string) bool { return mode == "" || mode == "host" }
 
 func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 	if cni == nil {

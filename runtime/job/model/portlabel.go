@@ -15,8 +15,8 @@ import (
 // starts.
 //
 // Validate checks the services of tasks.
-func UnknownPortLabels(job *api.Job) []UnsupportedPart {
-	var all []UnsupportedPart
+func UnknownPortLabels(job *api.Job) []*Fault {
+	r := newFaultReport()
 	for _, g := range job.TaskGroups {
 		if g == nil {
 			continue
@@ -26,21 +26,21 @@ func UnknownPortLabels(job *api.Job) []UnsupportedPart {
 			if s == nil {
 				continue
 			}
-			path := []string{"group", val(g.Name), "service", positionText(i)}
+			at := r.atPath("group", val(g.Name), "service", positionText(i))
 			if reason := unknownPortText(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
-				all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "port"), Reason: reason})
+				at.atPath("port").add("%s", reason)
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
 				if reason := unknownPortText(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
-					all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "check", positionText(k), "port"), Reason: reason})
+					at.atPath("check", positionText(k), "port").add("%s", reason)
 				}
 			}
 		}
 	}
-	return all
+	return *r.faults
 }
 
 // unknownPortText returns the reason why the label is unknown, or "".

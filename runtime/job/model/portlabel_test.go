@@ -42,7 +42,7 @@ func TestUnknownPorts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
 			for _, r := range UnknownPortLabels(c.job) {
-				got = append(got, strings.Join(r.Path, " ")+": "+r.Reason)
+				got = append(got, strings.Join(r.Path, " ")+": "+r.Text)
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))

@@ -17,11 +17,8 @@ type Fault struct {
 	// list.
 	Text string
 
-	nestedFaults   []*Fault
-	foregroundOnly bool // see Unsupported.ForegroundOnly
-	neverPlaced    bool // see Unsupported.NeverPlaced
-	missingDriver  bool // see UnsupportedPart.MissingDriver
-	hint           func() string
+	nestedFaults []*Fault
+	hint         func() string
 }
 
 // Error returns the text, followed by the causes in the list format of Nomad's clients.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -80,4 +81,9 @@ func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, 
 		return JobDead
 	}
 	return JobPending
+}
+
+// AllocName returns the name of the allocation of a group with an index.
+func AllocName(job *api.Job, g *api.TaskGroup, index int) string {
+	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(index) + "]"
 }

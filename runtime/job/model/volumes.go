@@ -11,7 +11,7 @@ import (
 // Types of volumes.
 const (
 	VolumeTypeHost = "host"
-	volumeTypeCSI  = "csi"
+	VolumeTypeCSI  = "csi"
 )
 
 // Access modes of host volumes.
@@ -66,7 +66,7 @@ func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
 }
 
 func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
-	if v.Type != VolumeTypeHost && v.Type != volumeTypeCSI {
+	if v.Type != VolumeTypeHost && v.Type != VolumeTypeCSI {
 		r.add("volume has unrecognized type %s", v.Type)
 	}
 	if v.Source == "" {
@@ -86,7 +86,7 @@ func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *a
 	switch v.Type {
 	case VolumeTypeHost:
 		checkHostVolume(r, v)
-	case volumeTypeCSI:
+	case VolumeTypeCSI:
 		if v.AttachmentMode == "" {
 			r.add("CSI volumes must have an attachment mode")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -49,7 +50,7 @@ func (j *File) regionReason() string {
 func (a *AgentAnswer) Warnings() string { return a.validation.Warnings }
 
 // DriverNames returns the names of the drivers of the agent's node, or nil if they are unknown. A driver
-// that is not detected counts if the job uses it and it reports the reason, which CheckAgentAnswer prints.
+// that is not detected counts if the job uses it and it reports the reason, which CheckWithAgent prints.
 func (a *AgentAnswer) DriverNames(j *File) []string {
 	if a.node == nil {
 		return nil
@@ -63,33 +64,44 @@ func (a *AgentAnswer) DriverNames(j *File) []string {
 	return names
 }
 
-// CheckAgentAnswer prints the errors of the agent, and the requirements of a valid job that the agent's
-// node does not meet, with their places in the file. It returns true if there are none.
-func (j *File) CheckAgentAnswer(s *cli.Streams, a *AgentAnswer, valid bool) (bool, error) {
+// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the agent
+// has found, with their places in the file. It returns true if there are none.
+func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswer) (bool, error) {
+	facts := admission.Node{Drivers: a.DriverNames(j)}
+	heading := ""
+	var node scheduler.Node
+	if a.node != nil {
+		node = NewSchedulerNode(a.node)
+		facts.Features = &node.Features
+		heading = fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
+	}
+	local := j.Check(ctx, facts, admission.Flags{Caller: admission.Validate})
+	good, err := j.PrintAnswer(s, heading, &local)
+	if err != nil {
+		return false, err
+	}
 	if err := j.warnUnusableDrivers(s, a); err != nil {
 		return false, err
 	}
 	configErrors, otherErrors := j.splitAgentErrors(a.validation)
-	good, err := j.printConfigErrors(s, configErrors)
-	if err != nil || !valid { // the errors of an invalid job have been printed
+	if err := j.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
 	if len(otherErrors) > 0 {
 		fmt.Fprintln(s.Err, "The agent rejects this job:")
 		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, j.File.SourceTexts)
 	}
-	if a.node == nil {
-		return good, nil
+	if a.node == nil || local.IsNeverPlaced() {
+		return len(configErrors) == 0, nil
 	}
-	heading := fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
-	fits, err := j.checkPlacement(s, heading, NewSchedulerNode(a.node), func(scheduler.HostPort) bool { return true })
-	return good && fits, err
+	fits, err := j.checkPlacement(s, heading, node, func(scheduler.HostPort) bool { return true })
+	return len(configErrors) == 0 && fits, err
 }
 
 // NewSchedulerNode returns the properties of a node by which the scheduler places allocations. Its
 // drivers are not checked.
 func NewSchedulerNode(n *api.Node) scheduler.Node {
-	return scheduler.Node{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
+	return scheduler.Node{Features: admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}}
 }
 
 // warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
@@ -122,7 +134,7 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 			line = strings.TrimLeft(strings.TrimSpace(line), "* ")
 			path, reason, _ := strings.Cut(line, ": ")
 			switch {
-			case line == "" || line == agentRejectionHead:
+			case line == "" || line == refusalHeading:
 			case isJobPath(path):
 				otherErrors = append(otherErrors, j.newDiagnostic(strings.Split(path, "."), reason))
 			default:
@@ -141,14 +153,10 @@ func isJobPath(text string) bool {
 // newValidationDiagnostic returns a diagnostic for an error of Nomad's validation, at the part of the job if
 // it is an error that this program knows.
 func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
-	for _, fault := range model.Faults(model.Validate(j.Job)) {
+	for _, fault := range j.faults() {
 		if fault.Text == text {
 			return j.newDiagnostic(fault.Path, text+fault.Hint())
 		}
 	}
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 }
-
-// agentRejectionHead is the first line of the error with which an agent of nomad-lite rejects a job that it
-// cannot run.
-const agentRejectionHead = "This job cannot run here:"

@@ -19,10 +19,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 // Flags are the flags of commands that read a job file. They are Nomad's.
@@ -155,40 +155,6 @@ func downloadSource(address string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(answer.Body, jobspec.MaxTextSize+1))
 }
 
-// CheckJob brings the job into canonical form and prints its warnings and errors. The warnings are those
-// for an agent with the default scheduler configuration. It reports whether the job is valid.
-func (j *File) CheckJob(s *cli.Streams) (bool, error) {
-	model.Canonicalize(j.Job)
-	if err := j.PrintWarnings(s.Err, j.Warnings()); err != nil {
-		return false, err
-	}
-	return j.CheckErrors(s)
-}
-
-// CheckErrors prints all errors of a canonical job with their places in the file. It does not check
-// whether the namespace exists, because only an agent has the list. It reports whether the job is valid.
-func (j *File) CheckErrors(s *cli.Streams) (bool, error) {
-	var namespaces []string
-	if model.ValidateNamespaceName(*j.Job.Namespace) == nil {
-		namespaces = append(namespaces, *j.Job.Namespace)
-	}
-	invalid := model.Validate(j.Job, namespaces...)
-	if invalid == nil {
-		return true, nil
-	}
-	fmt.Fprintln(s.Err, "Job validation errors:")
-	faults := model.Faults(invalid)
-	if len(faults) == 0 {
-		fmt.Fprintln(s.Err, invalid)
-	}
-	diags := make(hcl.Diagnostics, 0, len(faults))
-	for _, fault := range faults {
-		diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
-	}
-	sortByPosition(diags)
-	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
-}
-
 // AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
 func (j *File) AddSourcePositions(refusal error) error {
 	text := refusal.Error()
@@ -203,7 +169,7 @@ func (j *File) AddSourcePositions(refusal error) error {
 		diags = append(diags, j.newDiagnostic([]string{"region"}, j.regionReason()))
 	}
 	model.Canonicalize(j.Job)
-	for _, fault := range model.Faults(model.Validate(j.Job)) {
+	for _, fault := range j.faults() {
 		if strings.Contains(text, fault.Text) {
 			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
@@ -215,105 +181,8 @@ func (j *File) AddSourcePositions(refusal error) error {
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
 }
 
-// CheckSupported prints each part of a canonical job that this build cannot run, with its place in
-// the file. If foreground is set, it also prints the parts that only an agent can run; otherwise a
-// missing driver, and a part for which an agent never places the job, are warnings. drivers are the names of the available drivers; nil means unknown. It
-// reports whether the job can run.
-func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
-	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	var refusals []model.UnsupportedPart
-	var warnings hcl.Diagnostics
-	for _, part := range model.UnsupportedParts(j.Job, known, drivers...) {
-		switch {
-		case foreground:
-			refusals = append(refusals, part)
-		case part.MissingDriver:
-			warnings = append(warnings, j.newWarning(part.Path, part.Reason))
-		case part.NeverPlaced:
-			warnings = append(warnings, j.newWarning(part.Path, "an agent accepts this job and never places it: "+part.Reason))
-		case !part.ForegroundOnly:
-			refusals = append(refusals, part)
-		}
-	}
-	if err := jobspec.WriteDiagnostics(s.Err, warnings, j.File.SourceTexts); err != nil {
-		return false, err
-	}
-	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
-}
-
-// unsupportedParts returns the parts of a canonical job that a run in the foreground does not support with any drivers.
-func (j *File) unsupportedParts() []model.UnsupportedPart {
-	return model.UnsupportedParts(j.Job, func(string) bool { return true })
-}
-
-// isNeverPlaced reports whether an agent accepts the job and never places it.
-func (j *File) isNeverPlaced() bool {
-	return slices.ContainsFunc(j.unsupportedParts(), func(p model.UnsupportedPart) bool { return p.NeverPlaced })
-}
-
-// isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
-// an agent.
-func isAgentOnlyPart(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
-
-// CheckPorts reports port labels that do not exist, for commands that leave all other
-// checks to an agent: Nomad's API accepts such labels.
-func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
-	return j.printUnsupported(s, "This job cannot run here:", model.UnknownPortLabels(j.Job))
-}
-
-// WarnAgentOnlyParts reports the parts of a job that only an agent runs.
-func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
-	var diags hcl.Diagnostics
-	for _, refusal := range j.unsupportedParts() {
-		if isAgentOnlyPart(refusal) {
-			diags = append(diags, j.newWarning(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason))
-		}
-	}
-	return j.writeDiagnostics(s, diags)
-}
-
-// WarnIgnoredParts reports the parts of a canonical job that a run in the foreground ignores. hasVariables
-// means that the run has variables for templates.
-func (j *File) WarnIgnoredParts(s *cli.Streams, hasVariables bool) error {
-	var diags hcl.Diagnostics
-	for _, fault := range model.ForegroundRunWarnings(j.Job, hasVariables) {
-		diags = append(diags, j.newWarning(fault.Path, fault.Text))
-	}
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
-}
-
-// CheckNodeConstraints reports the constraints of a valid canonical job that the node does not
-// satisfy, with what the node has instead.
-func (j *File) CheckNodeConstraints(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
-	var unmetConstraints []model.UnsupportedPart
-	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
-		unmetConstraints = append(unmetConstraints, model.UnsupportedPart{Path: u.Path, Reason: u.Err.Error()})
-	}
-	return j.printUnsupported(s, heading, unmetConstraints)
-}
-
-// printUnsupported prints the unsupported parts of a job under a heading, with their places in the
-// file. It returns true if there are none.
-func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.UnsupportedPart) (bool, error) {
-	if len(refusals) == 0 {
-		return true, nil
-	}
-	fmt.Fprintln(s.Err, heading)
-	diags := make(hcl.Diagnostics, 0, len(refusals))
-	for _, refusal := range refusals {
-		diags = append(diags, j.newDiagnostic(refusal.Path, refusal.Reason))
-	}
-	sortByPosition(diags)
-	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
-}
-
 // DriverNames returns the names of the drivers of the job's tasks.
-func (j *File) DriverNames() []string {
-	var driverNames []string
-	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { driverNames = append(driverNames, task.Driver) })
-	slices.Sort(driverNames)
-	return slices.Compact(driverNames)
-}
+func (j *File) DriverNames() []string { return admission.DriverNames(j.Job) }
 
 // RequestsDevices reports whether a task of the job requests devices.
 func (j *File) RequestsDevices() bool {

@@ -24,6 +24,7 @@ type Report struct {
 // Diagnostic is an error or a warning, with its position if it concerns a part of a file.
 type Diagnostic struct {
 	Severity  string // "error" or "warning"
+	ID        string `json:",omitempty"` // of a refusal, see admission.Table
 	Text      string
 	File      string `json:",omitempty"`
 	Line      int    `json:",omitempty"` // from 1
@@ -80,6 +81,9 @@ func (r *Report) AddDiagnostics(diags hcl.Diagnostics) {
 		d := Diagnostic{Severity: "error", Text: diag.Summary}
 		if diag.Severity == hcl.DiagWarning {
 			d.Severity = "warning"
+		}
+		if id, isRefusal := diag.Extra.(refusalID); isRefusal {
+			d.ID = string(id)
 		}
 		if diag.Detail != "" {
 			d.Text += "; " + diag.Detail

@@ -21,11 +21,6 @@ func PrintWarnings(w io.Writer, warnings string) {
 	}
 }
 
-// Warnings returns the warnings about a canonical job in the form of Nomad's API; empty if there are none.
-func (j *File) Warnings() string {
-	return model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig()))
-}
-
 // PrintWarnings prints the warnings of Nomad's API about a canonical job, each once: with the position of
 // the part, or without if the warning is not one of this program's.
 func (j *File) PrintWarnings(w io.Writer, warnings string) error {

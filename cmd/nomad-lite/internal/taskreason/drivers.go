@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 )
 
 // MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
@@ -41,7 +41,7 @@ func driverNames(n *api.Node) string {
 			names = append(names, name)
 		}
 	}
-	if names = model.SuggestedDrivers(names); len(names) == 0 {
+	if names = admission.SuggestedDrivers(names); len(names) == 0 {
 		return "none"
 	}
 	return strings.Join(names, ", ")

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -105,6 +106,7 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 			return err.Error()
 		}
 		file, _ := jobspec.Parse(jobspec.Source{Name: path, Text: text})
+		model.Canonicalize(file.Job)
 		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
 		return fmt.Sprint(err)
 	},

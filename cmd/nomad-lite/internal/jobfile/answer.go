@@ -1,0 +1,113 @@
+package jobfile
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Check brings the job into canonical form and returns whether it can run on a node.
+func (j *File) Check(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
+	model.Canonicalize(j.Job)
+	return admission.Check(ctx, j.Job, node, flags)
+}
+
+// faults returns the faults that a canonical job has on an agent with only the default namespace: those that an agent can
+// have reported.
+func (j *File) faults() []*model.Fault {
+	answer := admission.Check(context.Background(), j.Job, admission.Node{Namespaces: []string{}}, admission.Flags{Caller: admission.API})
+	return model.Faults(answer.Fault)
+}
+
+// refusalHeading stands above refusals, in the output of commands and in an agent's errors.
+const refusalHeading = "This job cannot run here:"
+
+// PrintAnswer prints the faults and refusals of an answer, with their places in the file, and the errors in config blocks.
+// The heading stands above the requirements that the node does not meet. It returns true if the job can run.
+func (j *File) PrintAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
+	if a.Fault != nil {
+		fmt.Fprintln(s.Err, "Job validation errors:")
+		faults := model.Faults(a.Fault)
+		diags := make(hcl.Diagnostics, 0, len(faults))
+		for _, fault := range faults {
+			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+		}
+		if err := j.printDiagnostics(s, diags); err != nil {
+			return false, err
+		}
+	}
+	var warnings hcl.Diagnostics
+	for _, r := range a.With(admission.Warns) {
+		diag := j.newWarning(r.Path, r.WarningText())
+		diag.Extra = refusalID(r.Row.ID)
+		warnings = append(warnings, diag)
+	}
+	if err := j.printDiagnostics(s, warnings); err != nil {
+		return false, err
+	}
+	var parts, requirements []admission.Refusal
+	for _, r := range a.With(admission.Rejects) {
+		if r.Row.Scope == admission.OnNode {
+			requirements = append(requirements, r)
+		} else {
+			parts = append(parts, r)
+		}
+	}
+	if err := j.PrintRefusals(s, refusalHeading, parts); err != nil {
+		return false, err
+	}
+	var configDiags hcl.Diagnostics
+	for _, f := range a.ConfigFaults {
+		configDiags = append(configDiags, j.newConfigDiagnostic(f.Group, f.Task, f.Text))
+	}
+	if err := j.printConfigErrors(s, configDiags); err != nil {
+		return false, err
+	}
+	return !a.Rejected() && len(configDiags) == 0, j.PrintRefusals(s, heading, requirements)
+}
+
+// PrintRefusals prints refusals under a heading, with their places in the file. It prints nothing if there are none.
+func (j *File) PrintRefusals(s *cli.Streams, heading string, refusals []admission.Refusal) error {
+	if len(refusals) == 0 {
+		return nil
+	}
+	fmt.Fprintln(s.Err, heading)
+	diags := make(hcl.Diagnostics, 0, len(refusals))
+	for _, r := range refusals {
+		diag := j.newDiagnostic(r.Path, r.Text)
+		diag.Extra = refusalID(r.Row.ID)
+		diags = append(diags, diag)
+	}
+	return j.printDiagnostics(s, diags)
+}
+
+// refusalID is the id of the refusal that a diagnostic prints.
+type refusalID string
+
+// CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects, for commands that leave
+// all other checks to an agent. The job need not be canonical. It returns true if there are none.
+func (j *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
+	refusals := admission.RefusePortLabels(j.Job)
+	return len(refusals) == 0, j.PrintRefusals(s, refusalHeading, refusals)
+}
+
+// PrintIgnoredParts prints the parts of the job that a run in the foreground ignores.
+func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
+	var diags hcl.Diagnostics
+	for _, fault := range a.Ignored {
+		diags = append(diags, j.newWarning(fault.Path, fault.Text))
+	}
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// printDiagnostics prints diagnostics in the order of the file.
+func (j *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+	sortByPosition(diags)
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}

@@ -1,0 +1,175 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Node has the facts about a node that decide whether it can run a job. A field that is nil is unknown, and nothing is
+// refused because of it.
+type Node struct {
+	Region     string   // empty means the region "global"
+	Namespaces []string // the stored namespaces, besides the default one; nil means every valid name
+	Drivers    []string // the names of the drivers
+	// Schemas has the schemas of drivers by name. The config blocks of other drivers are not checked.
+	Schemas map[string]Schema
+	// HookFaults are the attachments of the job that hooks do not accept, and UncheckedHooks the errors of hooks that
+	// cannot check an attachment at present.
+	HookFaults     []HookFault
+	UncheckedHooks []error
+	Features       *Features
+	// Scheduler is the scheduler configuration; nil means the default.
+	Scheduler *api.SchedulerConfiguration
+}
+
+// Schema is the schema of a driver's config block.
+type Schema struct {
+	Spec *hclspec.Spec // nil means that the driver accepts every block
+	Err  error         // the reason why the schema is unknown
+}
+
+// HookFault is an attachment of a job that is refused.
+type HookFault struct {
+	At      model.HookAttachment
+	Missing bool // the hook does not exist
+	Err     error
+}
+
+// Flags are the caller of Check and its options.
+type Flags struct {
+	Caller Caller
+	// Now means that a periodic job is run once, now.
+	Now bool
+	// HasVariables means that a run in the foreground has variables for templates.
+	HasVariables bool
+}
+
+// Answer is the result of Check.
+type Answer struct {
+	// Fault is the error of an invalid job, in the form of model.Validate, or nil.
+	Fault error
+	// MalformedRequest means that Nomad's HTTP API reports Fault before a server validates the job.
+	MalformedRequest bool
+	// Refusals are the parts that cannot run, in the order of the job, with their effects for the caller. The requirements
+	// that the node does not meet are known only for a valid job that has no other refusals of the scopes Everywhere,
+	// InFiles and NeverPlaced.
+	Refusals []Refusal
+	// ConfigFaults are the errors in config blocks of tasks. ConfigsChecked is false if a block was not checked because the
+	// schema of its driver is unknown.
+	ConfigFaults   []ConfigFault
+	ConfigsChecked bool
+	// Warnings are those of Nomad's API, without the errors in config blocks.
+	Warnings []string
+	// Ignored are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
+	Ignored []*model.Fault
+}
+
+// With returns the refusals with an effect.
+func (a *Answer) With(e Effect) []Refusal {
+	return slices.DeleteFunc(slices.Clone(a.Refusals), func(r Refusal) bool { return r.Effect != e })
+}
+
+// Rejected reports whether the caller must reject the job, because of a fault or a refusal. Errors in config blocks do not
+// count: the driver can be replaced before the job runs.
+func (a *Answer) Rejected() bool { return a.Fault != nil || len(a.With(Rejects)) > 0 }
+
+// IsNeverPlaced reports whether an agent accepts the job and never places it.
+func (a *Answer) IsNeverPlaced() bool {
+	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Row.Scope == NeverPlaced })
+}
+
+// Check returns whether a canonical job can run on a node. It changes nothing and may be called concurrently. If ctx ends,
+// config blocks are not checked.
+func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
+	var a Answer
+	a.Fault, a.MalformedRequest = checkFaults(job, node.Namespaces)
+	a.Refusals = refuseParts(job, node, flags)
+	a.Refusals = append(a.Refusals, refuseHooks(node.HookFaults)...)
+	a.Refusals = append(a.Refusals, RefusePortLabels(job)...)
+	if node.Features != nil && a.Fault == nil && !slices.ContainsFunc(a.Refusals, excludesPlacement) {
+		a.Refusals = append(a.Refusals, node.Features.Refuse(job)...)
+	}
+	for i := range a.Refusals {
+		a.Refusals[i].Effect = a.Refusals[i].Row.EffectFor(flags.Caller)
+	}
+	a.ConfigFaults, a.ConfigsChecked = checkConfigs(ctx, job, node.Schemas)
+	config := node.Scheduler
+	if config == nil {
+		config = model.NewSchedulerConfig()
+	}
+	a.Warnings = model.Warnings(job, config)
+	for _, err := range node.UncheckedHooks {
+		a.Warnings = append(a.Warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
+	}
+	if flags.Caller == Foreground {
+		a.Ignored = model.ForegroundRunWarnings(job, flags.HasVariables)
+	}
+	return a
+}
+
+// excludesPlacement reports whether an agent never places a job because of a refusal.
+func excludesPlacement(r Refusal) bool {
+	return r.Row.Scope == Everywhere || r.Row.Scope == InFiles || r.Row.Scope == NeverPlaced
+}
+
+// checkFaults returns the error of an invalid job. Nomad's HTTP API reports some faults alone, before the server validates
+// the job.
+func checkFaults(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
+	if *job.Type == api.JobTypeSystem {
+		for _, g := range job.TaskGroups {
+			if g.Scaling != nil {
+				return &model.Fault{Path: []string{"group", *g.Name, "scaling"}, Text: "Task groups with job type system do not support scaling blocks"}, true
+			}
+		}
+	}
+	if namespaces == nil && model.ValidateNamespaceName(*job.Namespace) == nil {
+		namespaces = []string{*job.Namespace}
+	}
+	return model.Validate(job, namespaces...), false
+}
+
+// ConfigFault is an error in the config block of a task.
+type ConfigFault struct {
+	Group, Task, Driver string
+	Text                string // of package block
+}
+
+// checkConfigs compares the config blocks of the tasks with the schemas of their drivers.
+func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]Schema) (faults []ConfigFault, all bool) {
+	all = true
+	for _, g := range job.TaskGroups {
+		for _, t := range g.Tasks {
+			schema, known := schemas[t.Driver]
+			switch {
+			case ctx.Err() != nil:
+				return nil, false
+			case !known || schema.Err != nil:
+				all = false
+			case schema.Spec != nil:
+				for _, text := range block.Messages(block.Check(ctx, schema.Spec, t.Config)) {
+					faults = append(faults, ConfigFault{*g.Name, t.Name, t.Driver, text})
+				}
+			}
+		}
+	}
+	return faults, all && ctx.Err() == nil
+}
+
+// DriverNames returns the sorted names of the drivers of the job's tasks.
+func DriverNames(job *api.Job) []string {
+	var names []string
+	for _, g := range job.TaskGroups {
+		for _, t := range g.Tasks {
+			names = append(names, t.Driver)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,241 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Features are the properties of a node that a job can require by name.
+type Features struct {
+	model.NodeFacts // the region is not used
+	// NetworkModes are the modes of group networks that the node has, besides host and none. Nil means
+	// that networks are not checked.
+	NetworkModes []string
+	// HostNetworks are the networks that ports can name besides default.
+	HostNetworks map[string]HostNetwork
+	// HostVolumes are the host volumes by name. The map must not be changed.
+	HostVolumes map[string]*api.HostVolumeInfo
+}
+
+// HostNetwork is a network of a node.
+type HostNetwork struct {
+	Address       string // for port mappings
+	ReservedPorts []int
+}
+
+// Unmet is a requirement of a job that a node does not meet.
+type Unmet struct {
+	Refusal
+	Metric string // name of the requirement in Nomad's placement metrics
+}
+
+func (u Unmet) Error() string { return u.Text }
+
+func unmet(row rowIndex, path []string, metric, text string) *Unmet {
+	return &Unmet{refuseWithText(row, path, text), metric}
+}
+
+// Refuse returns the requirements of a valid job that the node does not meet if all allocations of the job run
+// on it. Datacenters and node pool count as requirements.
+func (f *Features) Refuse(job *api.Job) []Refusal {
+	var all []*Unmet
+	if err := f.CheckDatacenter(job); err != nil {
+		all = append(all, unmet(datacenter, []string{"datacenters"}, "", err.Error()))
+	}
+	total := 0
+	for _, g := range job.TaskGroups {
+		total += *g.Count
+	}
+	all = append(all, f.UnmetConstraints(nil, job.Constraints, total)...)
+	for _, g := range job.TaskGroups {
+		path := []string{"group", *g.Name}
+		all = append(all, f.UnmetNetworks(g)...)
+		all = append(all, f.unmetVolumes(path, job, g)...)
+		all = append(all, f.UnmetConstraints(path, g.Constraints, *g.Count)...)
+		for _, t := range g.Tasks {
+			all = append(all, f.UnmetConstraints(at(path, "task", t.Name), t.Constraints, 1)...)
+		}
+	}
+	refusals := make([]Refusal, len(all))
+	for i, u := range all {
+		refusals[i] = u.Refusal
+	}
+	return refusals
+}
+
+// CheckDatacenter returns an error if the job's node pool or datacenters exclude the node.
+func (f *Features) CheckDatacenter(job *api.Job) error {
+	if pool := *job.NodePool; pool != api.NodePoolAll && pool != f.Pool {
+		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, f.Pool)
+	}
+	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return matchGlob(pattern, f.Datacenter) }) {
+		return fmt.Errorf("job %q: datacenters %q: this node is in datacenter %q", *job.ID, job.Datacenters, f.Datacenter)
+	}
+	return nil
+}
+
+// matchGlob matches a pattern in which * stands for any text, including none.
+func matchGlob(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return pattern == name
+	}
+	name, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1:last] {
+		_, after, found := strings.Cut(name, part)
+		if !found {
+			return false
+		}
+		name = after
+	}
+	return strings.HasSuffix(name, parts[last])
+}
+
+// UnmetNetworks returns the network mode and the first host network of a group that the node does not have.
+func (f *Features) UnmetNetworks(g *api.TaskGroup) (all []*Unmet) {
+	if mode := model.NodeNetworkMode(g); mode != "" && f.NetworkModes != nil && !slices.Contains(f.NetworkModes, mode) {
+		reason := "the log of the agent says why (reason of \"degraded\"), or use mode = \"host\""
+		if model.IsCNI(mode) && slices.Contains(f.NetworkModes, "bridge") {
+			reason = "the directory client.cni_config_dir has no network of that name, or its file has an error (reason of \"degraded\" in the log of the agent). " +
+				"Correct it and restart the agent, or use mode = \"host\""
+		}
+		all = append(all, unmet(networkMode, []string{"group", *g.Name, "network", "0", "mode"}, "missing network", fmt.Sprintf("missing network: this node does not have the network mode %q: %s", mode, reason)))
+	}
+	for _, n := range g.Networks {
+		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			if u := f.CheckHostNetwork(port); u != nil {
+				u.Path = []string{"group", *g.Name, "network", "0"}
+				return append(all, u)
+			}
+		}
+	}
+	return all
+}
+
+// CheckHostNetwork returns nil, or that the node does not have the host network of a port. The start of the text is that of
+// Nomad's placement metrics.
+func (f *Features) CheckHostNetwork(port api.Port) *Unmet {
+	if _, found := f.HostNetworks[port.HostNetwork]; found || model.IsOnDefaultHostNetwork(port) {
+		return nil
+	}
+	metric := fmt.Sprintf("missing host network %q for port %q", port.HostNetwork, port.Label)
+	return unmet(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
+}
+
+// MissingVolumes is the name of unmet requests for host volumes in the placement metrics.
+const MissingVolumes = "missing compatible host volumes"
+
+// unmetVolumes returns the volume blocks of a group whose host volumes the node lacks for one of the group's allocations.
+func (f *Features) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (all []*Unmet) {
+	reported := make(map[string]bool)
+	for i := range *g.Count {
+		for _, v := range model.HostVolumeRequests(g, model.AllocName(job, g, i), &f.NodeFacts) {
+			if u := f.CheckVolume(v); u != nil && !reported[v.Label] {
+				reported[v.Label] = true
+				u.Path = at(path, "volume", v.Label)
+				all = append(all, u)
+			}
+		}
+	}
+	return all
+}
+
+// CheckVolume returns nil, or that the node does not have the host volume of a request, or does not admit the request.
+func (f *Features) CheckVolume(v model.HostVolumeRequest) *Unmet {
+	found := f.HostVolumes[v.Source]
+	text := ""
+	switch {
+	case v.Source == "":
+		text = fmt.Sprintf("the source %q is not set on this node", v.VolumeRequest.Source)
+	case found == nil && len(f.HostVolumes) == 0:
+		text = fmt.Sprintf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.Source)
+	case found == nil:
+		text = fmt.Sprintf("this node has no host volume %q, only %s: name an existing directory in a host_volume block of the agent's configuration",
+			v.Source, JoinTruncated(slices.Sorted(maps.Keys(f.HostVolumes))))
+	case found.ReadOnly && !v.ReadOnly:
+		text = fmt.Sprintf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.Source)
+	default:
+		return nil
+	}
+	return unmet(hostVolume, nil, MissingVolumes, text)
+}
+
+// JoinTruncated joins the first few items of a list.
+func JoinTruncated(items []string) string {
+	const shown = 5
+	if len(items) <= shown {
+		return strings.Join(items, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(items[:shown], ", "), len(items)-shown)
+}
+
+// UnmetConstraints returns the constraints of the block at path that the node does not satisfy
+// for count allocations.
+func (f *Features) UnmetConstraints(path []string, constraints []*api.Constraint, count int) (all []*Unmet) {
+	for i, c := range constraints {
+		if model.IsBridgeConstraint(c) {
+			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
+		}
+		if text := f.checkConstraint(c, count); text != "" {
+			all = append(all, unmet(constraint, at(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
+		}
+	}
+	return all
+}
+
+// checkConstraint returns why the node does not satisfy a constraint for a job or group with count allocations on it, or "".
+func (f *Features) checkConstraint(c *api.Constraint, count int) string {
+	allowed := count
+	switch c.Operand {
+	case api.ConstraintDistinctHosts:
+		if on, err := strconv.ParseBool(c.RTarget); on || err != nil {
+			allowed = 1
+		}
+	case api.ConstraintDistinctProperty:
+		if _, ok := f.Resolve(c.LTarget); !ok {
+			return f.explainUnsatisfied(c)
+		}
+		allowed = 1
+		if n, err := strconv.ParseUint(c.RTarget, 10, 31); err == nil {
+			allowed = int(n)
+		}
+	default:
+		if !model.ConstraintHolds(c, f.Resolve) {
+			return f.explainUnsatisfied(c)
+		}
+	}
+	if count > allowed {
+		return fmt.Sprintf("constraint %q allows %d on one node, not %d", ConstraintText(c), allowed, count)
+	}
+	return ""
+}
+
+// implicitConstraintReasons has texts that explain constraints which a job has implicitly, by the constraint's target.
+var implicitConstraintReasons = map[string]string{
+	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
+	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
+}
+
+func (f *Features) explainUnsatisfied(c *api.Constraint) string {
+	here := "is not set here"
+	if value, ok := f.Resolve(c.LTarget); ok {
+		here = fmt.Sprintf("is %q here", value)
+	}
+	return fmt.Sprintf("constraint %q does not hold: %s %s%s", ConstraintText(c), c.LTarget, here, implicitConstraintReasons[c.LTarget])
+}
+
+// ConstraintText returns a constraint in Nomad's form.
+func ConstraintText(c *api.Constraint) string {
+	return strings.TrimSpace(c.LTarget + " " + c.Operand + " " + c.RTarget)
+}

@@ -1,0 +1,184 @@
+package admission
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// partChecker collects the refused parts of a job.
+type partChecker struct {
+	drivers   []string // nil means unknown
+	namespace string
+	refusals  []Refusal
+}
+
+// at returns the path of a part of the block at path.
+func at(path []string, elements ...string) []string { return slices.Concat(path, elements) }
+
+func (c *partChecker) refuse(row rowIndex, path []string, args ...any) {
+	c.refusals = append(c.refusals, refuse(row, path, args...))
+}
+
+// refuseParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
+func refuseParts(job *api.Job, node Node, flags Flags) []Refusal {
+	c := &partChecker{drivers: node.Drivers, namespace: *job.Namespace}
+	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
+		c.refuse(otherRegion, []string{"region"}, *job.Region, own)
+	}
+	if job.Stop != nil && *job.Stop {
+		c.refuse(stoppedJob, nil)
+	}
+	if job.Periodic != nil && !flags.Now {
+		c.refuse(periodicJob, []string{"periodic"})
+	}
+	for _, g := range job.TaskGroups {
+		c.checkGroup(g)
+	}
+	return c.refusals
+}
+
+func (c *partChecker) checkGroup(g *api.TaskGroup) {
+	path := []string{"group", *g.Name}
+	c.checkNetworks(path, g)
+	c.checkServices(path, g.Services)
+	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+		if g.Volumes[label].Type == model.VolumeTypeCSI {
+			c.refuse(csiVolume, at(path, "volume", label))
+		}
+	}
+	for _, t := range g.Tasks {
+		c.checkTask(at(path, "task", t.Name), t)
+	}
+}
+
+// checkNetworks refuses networks whose mode does not exist, and those that the first network of the group makes
+// ineffective.
+func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
+	for i, n := range g.Networks {
+		network := at(path, "network", strconv.Itoa(i))
+		switch {
+		case !model.IsKnownNetworkMode(n.Mode):
+			c.refuse(unknownNetworkMode, at(network, "mode"), n.Mode)
+		case i > 0 && !model.IsHostNetworking(n.Mode):
+			c.refuse(furtherNetwork, at(network, "mode"), n.Mode)
+		case n.Hostname != "" && model.IsHostNetworking(n.Mode):
+			c.refuse(hostHostname, at(network, "hostname"))
+		}
+	}
+}
+
+// checkServices refuses services that would not be registered: a client that waits for such a service would wait forever. A
+// service is never registered with another provider than the job names.
+func (c *partChecker) checkServices(path []string, services []*api.Service) {
+	for i, s := range services {
+		service := at(path, "service", strconv.Itoa(i))
+		switch {
+		case s.Connect != nil:
+			c.refuse(connect, at(service, "connect"))
+		case s.Provider == api.ServiceProviderConsul:
+			c.refuse(consulService, service, s.Name)
+		}
+	}
+}
+
+func (c *partChecker) checkTask(path []string, t *api.Task) {
+	if t.Driver != "" && c.drivers != nil && !slices.Contains(c.drivers, t.Driver) {
+		c.refusals = append(c.refusals, refuseWithText(missingDriver, at(path, "driver"), missingDriverText(t.Driver, c.drivers)))
+	}
+	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
+		c.refuse(configSize, at(path, "config"), n, hclspec.MaxValues)
+	}
+	c.checkServices(path, t.Services)
+	for _, s := range t.Secrets {
+		c.checkSecret(at(path, "secret", s.Name), s)
+	}
+	if t.CSIPluginConfig != nil {
+		c.refuse(csiPlugin, at(path, "csi_plugin"))
+	}
+	// The tokens of such an identity would lack claims that the job asks for.
+	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
+		if id != nil && len(id.ExtraClaims) > 0 {
+			c.refuse(identityClaims, at(path, "identity"), id.Name)
+		}
+	}
+}
+
+// checkSecret refuses secrets that cannot be read from a variable of this node.
+func (c *partChecker) checkSecret(path []string, s *api.Secret) {
+	if s.Provider != "" && s.Provider != model.ProviderNomad {
+		c.refuse(secretProvider, at(path, "provider"), s.Provider)
+		return
+	}
+	if err := model.ValidateVariablePath(s.Path); err != nil && s.Path != "" {
+		c.refuse(secretPath, at(path, "path"), s.Name, err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Config)) {
+		if namespace, isText := s.Config[key].(string); key != "namespace" || !isText || namespace != c.namespace {
+			c.refuse(secretConfig, at(path, "config"), key)
+		}
+	}
+}
+
+func missingDriverText(name string, drivers []string) string {
+	instead := ""
+	if advice, ok := driverAlternatives[name]; ok {
+		instead = ". " + advice
+	}
+	known := SuggestedDrivers(drivers)
+	if len(known) == 0 {
+		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir%s", name, instead)
+	}
+	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir%s",
+		name, strings.Join(known, ", "), instead)
+}
+
+// SuggestedDrivers returns the sorted names of the drivers that can run a user's task. The driver mock_driver
+// cannot: it simulates tasks.
+func SuggestedDrivers(names []string) []string {
+	known := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "mock_driver" })
+	slices.Sort(known)
+	return slices.Compact(known)
+}
+
+// driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but
+// not available here.
+var driverAlternatives = map[string]string{
+	"docker": "It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block \"docker\" in the agent's configuration",
+	"exec":   "An agent of root has it, and another agent with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
+	"java":   "An agent of root has it if the program java is in its PATH. raw_exec runs the command java, and does not isolate the task",
+	"podman": "Its plugin is the program nomad-driver-podman",
+	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
+}
+
+// refuseHooks returns the attachments that are refused.
+func refuseHooks(faults []HookFault) (refusals []Refusal) {
+	for _, f := range faults {
+		row := hookAttachment
+		if f.Missing {
+			row = missingHook
+		}
+		refusals = append(refusals, refuseWithText(row, f.At.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.At.Hook, f.Err)))
+	}
+	return refusals
+}
+
+// RefusePortLabels returns the services and checks of groups whose port label the network of the group lacks. Nomad's API
+// accepts such a job and registers the service without a port. The job need not be canonical. The effects are those for the
+// caller Submit.
+func RefusePortLabels(job *api.Job) (refusals []Refusal) {
+	for _, f := range model.UnknownPortLabels(job) {
+		r := refuseWithText(portLabel, f.Path, f.Text)
+		r.Effect = r.Row.EffectFor(Submit)
+		refusals = append(refusals, r)
+	}
+	return refusals
+}

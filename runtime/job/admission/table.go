@@ -1,0 +1,251 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Caller is a part of the program that asks whether a job can run.
+type Caller uint8
+
+const (
+	API        Caller = iota // registers, plans or validates a job of a request
+	Submit                   // reads a job file and sends the job to an agent
+	Validate                 // reads a job file and runs nothing
+	Foreground               // runs a job file without an agent
+	callers
+)
+
+// Effect is the consequence of a refusal for a caller.
+type Effect uint8
+
+const (
+	Accepts Effect = iota // the caller ignores the refusal
+	Warns                 // the caller prints the refusal and continues
+	Rejects               // the caller prints the refusal and rejects the job
+)
+
+// Scope is the set of callers that a refusal concerns.
+type Scope uint8
+
+const (
+	// Everywhere is the scope of parts that neither an agent nor a run in the foreground can run.
+	Everywhere Scope = iota
+	// InFiles is the scope of mistakes that Nomad's API accepts and Nomad's command line rejects.
+	InFiles
+	// InForeground is the scope of parts that an agent runs and a run in the foreground cannot run.
+	InForeground
+	// UntilInstalled is the scope of parts that an agent places when the missing program is there.
+	UntilInstalled
+	// NeverPlaced is the scope of parts that an agent stores and never places.
+	NeverPlaced
+	// OnNode is the scope of requirements that the node does not meet: an agent places the job when the node has changed.
+	OnNode
+)
+
+// scopes has the effects of a refusal by its scope, and the start of the text of a warning.
+var scopes = [...]struct {
+	effects [callers]Effect
+	warning string
+}{
+	Everywhere:     {effects: [callers]Effect{API: Rejects, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
+	InFiles:        {effects: [callers]Effect{API: Accepts, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
+	InForeground:   {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "in the foreground (nomad-lite run), "},
+	UntilInstalled: {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}},
+	NeverPlaced:    {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "an agent accepts this job and never places it: "},
+	OnNode:         {effects: [callers]Effect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
+}
+
+// Row describes a refusal.
+type Row struct {
+	// ID identifies the refusal. It never changes.
+	ID string
+	// Part is the part of a job that is refused.
+	Part string
+	// Remedy states what the user can do instead.
+	Remedy string
+	Scope  Scope
+
+	// reason is a format of the text before the remedy. It is empty if the text depends on the node or on a plugin, and
+	// has a remedy for the case.
+	reason string
+}
+
+// EffectFor returns the effect of the refusal for a caller.
+func (r *Row) EffectFor(c Caller) Effect { return scopes[r.Scope].effects[c] }
+
+// Table returns all refusals in the order of their ids.
+func Table() []Row {
+	rows := slices.Clone(table[:])
+	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.ID, b.ID) })
+	return rows
+}
+
+type rowIndex uint8
+
+const (
+	unknownNetworkMode rowIndex = iota
+	furtherNetwork
+	hostHostname
+	connect
+	consulService
+	csiPlugin
+	csiVolume
+	configSize
+	secretProvider
+	secretPath
+	secretConfig
+	identityClaims
+	otherRegion
+	stoppedJob
+	periodicJob
+	missingDriver
+	missingHook
+	hookAttachment
+	portLabel
+	datacenter
+	constraint
+	networkMode
+	hostNetwork
+	hostVolume
+)
+
+const notSupported = " is not supported by this build of nomad-lite: "
+
+var table = [...]Row{
+	unknownNetworkMode: {
+		ID: "unknown-network-mode", Part: "a network mode that does not exist",
+		reason: "network mode %q" + notSupported,
+		Remedy: `write "host", "bridge", "none" or "cni/" with the name of a CNI network`,
+	},
+	furtherNetwork: {
+		ID: "further-network", Part: "a mode of the second or a later network of a group",
+		reason: "network mode %q of a further network" + notSupported,
+		Remedy: "the first network of a group has its mode, remove this one",
+	},
+	hostHostname: {
+		ID: "host-network-hostname", Part: "a hostname for the network mode host",
+		reason: `hostname cannot be set on task group using "host" networking mode: `,
+		Remedy: "remove it",
+	},
+	connect: {
+		ID: "consul-connect", Part: "a connect block",
+		reason: "Consul Connect" + notSupported,
+		Remedy: "there is no Consul here, remove the connect block",
+	},
+	consulService: {
+		ID: "consul-service", Part: "a service of Consul", Scope: NeverPlaced,
+		reason: "service %q would be registered with Consul, the provider when none is named, and there is no Consul here: ",
+		Remedy: `write provider = "nomad" to have it registered here, or remove the service block`,
+	},
+	csiPlugin: {
+		ID: "csi-plugin", Part: "a csi_plugin block",
+		reason: "a CSI plugin" + notSupported,
+		Remedy: "storage plugins need a cluster, remove the block to run the task as such",
+	},
+	csiVolume: {
+		ID: "csi-volume", Part: "a volume of type csi",
+		reason: "a CSI volume" + notSupported,
+		Remedy: `storage plugins need a cluster. Use a host volume: write type = "host", and name a directory of this machine in a host_volume block of the agent's configuration`,
+	},
+	configSize: {
+		ID: "config-size", Part: "a config block with too many values",
+		reason: "the config block holds %d values, and %d are allowed: ",
+		Remedy: "put long lists into a file that the task reads",
+	},
+	secretProvider: {
+		ID: "secret-provider", Part: "a secret of another provider than nomad",
+		reason: "the secret provider %q" + notSupported,
+		Remedy: `the values of a secret are the items of a variable of this node: write provider = "nomad", and store them with nomad-lite var put`,
+	},
+	secretPath: {
+		ID: "secret-path", Part: "a path of a secret that no variable can have",
+		reason: "secret %q: %v: ",
+		Remedy: "write the path of a variable",
+	},
+	secretConfig: {
+		ID: "secret-config", Part: "a config of a secret that names another namespace, or anything else",
+		reason: "%q in the config of a secret" + notSupported,
+		Remedy: "a task reads the variables of the namespace of its job. Remove the attribute",
+	},
+	identityClaims: {
+		ID: "identity-claims", Part: "an identity with extra_claims",
+		reason: "identity %q with extra_claims" + notSupported,
+		Remedy: "a namespace defines such claims, and the namespaces of this node define none, so the tokens would not have them. Remove extra_claims",
+	},
+	otherRegion: {
+		ID: "other-region", Part: "a region that the node is not in", Scope: InForeground,
+		reason: "the region %q does not exist: there is only the region %q here, ",
+		Remedy: "remove the attribute",
+	},
+	stoppedJob: {
+		ID: "stopped-job", Part: "a job that is marked as stopped", Scope: InForeground,
+		reason: "the job is marked as stopped: ",
+		Remedy: "remove Stop from it",
+	},
+	periodicJob: {
+		ID: "periodic-job", Part: "a periodic block", Scope: InForeground,
+		reason: "a periodic job cannot be run: there is no agent that would start it at its times. ",
+		Remedy: "Run it once, now, with -now, or give it to an agent: nomad-lite agent, nomad-lite job run",
+	},
+	missingDriver: {
+		ID: "missing-driver", Part: "a driver that the node does not have", Scope: UntilInstalled,
+		Remedy: "use another driver, or give the directory of its plugin with -plugin-dir",
+	},
+	missingHook: {
+		ID: "missing-hook", Part: "an attachment of a hook that the node does not have",
+		Remedy: "give the directory of the hook's program with -plugin-dir, for an agent name it in a plugin block too, or remove the key from meta",
+	},
+	hookAttachment: {
+		ID: "hook-attachment", Part: "an attachment that its hook does not accept",
+		Remedy: "correct the value of the key in meta: the documentation of the hook has its schema",
+	},
+	portLabel: {
+		ID: "unknown-port-label", Part: "a port label of a group's service that the group's network does not have", Scope: InFiles,
+		Remedy: "name a port of the network block, or add the port there",
+	},
+	datacenter: {
+		ID: "other-datacenter", Part: "datacenters or a node pool that exclude the node", Scope: OnNode,
+		Remedy: "name the datacenter and the node pool of the node, or remove the attributes",
+	},
+	constraint: {
+		ID: "unmet-constraint", Part: "a constraint that the node does not satisfy", Scope: OnNode,
+		Remedy: "change the constraint, or give the node the property",
+	},
+	networkMode: {
+		ID: "missing-network-mode", Part: "a network mode that the node does not have", Scope: OnNode,
+		Remedy: `correct the reason of "degraded" in the log of the agent, or use mode = "host"`,
+	},
+	hostNetwork: {
+		ID: "missing-host-network", Part: "a host network that the node does not have", Scope: OnNode,
+		Remedy: "add a host_network block to the client block of the agent's configuration, or leave out host_network",
+	},
+	hostVolume: {
+		ID: "missing-host-volume", Part: "a host volume that the node does not have, or has as read-only", Scope: OnNode,
+		Remedy: "name an existing directory in a host_volume block of the agent's configuration",
+	},
+}
+
+// Refusal is a part of a job that cannot run, with its effect for the caller of Check.
+type Refusal struct {
+	Row  *Row
+	Path []string // of the block or attribute, in the form of model.Fault.Path
+	// Text states which part is refused, why, and what to do instead.
+	Text   string
+	Effect Effect
+}
+
+// WarningText returns the text of the refusal for a caller that continues.
+func (r Refusal) WarningText() string { return scopes[r.Row.Scope].warning + r.Text }
+
+// refuse returns a refusal with the text of its row.
+func refuse(row rowIndex, path []string, args ...any) Refusal {
+	r := &table[row]
+	return Refusal{Row: r, Path: path, Text: fmt.Sprintf(r.reason, args...) + r.Remedy}
+}
+
+// refuseWithText returns a refusal whose row has no text.
+func refuseWithText(row rowIndex, path []string, text string) Refusal {
+	return Refusal{Row: &table[row], Path: path, Text: text}
+}
