@@ -137,6 +137,64 @@ plugin "docker" {
 	}
 }
 
+// Each form of a value reaches the plugin as hclspec expects it.
+func TestPluginConfigValues(t *testing.T) {
+	const end = "\n  END\n"
+	for text, want := range map[string]any{
+		`""`:                          "",
+		`"a\"b\\c\n\t\r\u00e9ü"`:      "a\"b\\c\n\t\réü",
+		`"C:\\dir"`:                   `C:\dir`,
+		`"100% of $5 {a}"`:            "100% of $5 {a}",
+		`"$${a} and %%{b}"`:           "$${a} and %%{b}",
+		`"$$"`:                        "$$",
+		`"\u0024{a}"`:                 "$${a}",
+		`"${a}"`:                      "${a}",
+		`"${a}${b}"`:                  "${a}${b}",
+		`"${ a }"`:                    "${a}",
+		`"x ${~ a ~} y"`:              "x${a}y",
+		`"${lower("${a}-\n{}")}"`:     `${lower("${a}-\n{}")}`,
+		`"${[for x in y : {a = x}]}"`: "${[for x in y : {a = x}]}",
+		`"# // /* ${a} */"`:           "# // /* ${a} */",
+		`0`:                           0,
+		`-7`:                          -7,
+		`9223372036854775807`:         9223372036854775807,
+		`9223372036854775808`:         float64(1 << 63),
+		`1e3`:                         1000,
+		`-2.50`:                       -2.5,
+		`1.0`:                         1,
+		`1e-2`:                        0.01,
+		`9007199254740993.0`:          9007199254740993,
+		`true`:                        true,
+		`false`:                       false,
+		`[]`:                          []any{},
+		"[\n1,\n# one\n\"b\",\n]":     []any{1, "b"},
+		`[[1, "${a}"], [], [{}]]`:     []any{[]any{1, "${a}"}, []any{}, []any{map[string]any{}}},
+		`{}`:                          map[string]any{},
+		"{\na = 1\n\"b.c\" = true\n}": map[string]any{"a": 1, "b.c": true},
+		`{ a = { b = [{ c = "${d}" }] }, e = "f" }`: map[string]any{
+			"a": map[string]any{"b": []any{map[string]any{"c": "${d}"}}}, "e": "f",
+		},
+		`{ a = 1, a = 2 }`:                           map[string]any{"a": 2},
+		`{ "$${a}" = 1 }`:                            map[string]any{"${a}": 1},
+		"<<END\n  one\n\n\ttwo \\n \"${a}\"" + end:   "  one\n\n\ttwo \\n \"${a}\"\n",
+		"<<END\n$${a} %%{b}" + end:                   "$${a} %%{b}\n",
+		"<<-END\n    one\n      ${a}\n    two" + end: "one\n  ${a}\ntwo\n",
+		"<<-END\n one\n    two" + end:                "one\n   two\n",
+		"<<END\r\none\r\ntwo\r" + end:                "one\r\ntwo\r\n",
+	} {
+		for _, form := range []string{"config {\n  x = %s\n}", "config {\n \"x\" = %s\n}", "config = {\n  x = %s\n}", "config {\r\n  a {}\r\n  x = %s\r\n}"} {
+			plugins, diags := parsePlugins("agent.hcl", []byte("plugin \"a\" {\n"+fmt.Sprintf(form, text)+"\n}\n"))
+			if diags.HasErrors() {
+				t.Errorf("%s: %v", text, diags)
+				continue
+			}
+			if got := plugins[0].Config["x"]; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %#v, want %#v", text, got, want)
+			}
+		}
+	}
+}
+
 func TestPluginBlockErrors(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{`plugin {}`, `agent.hcl:1,1-7: Plugin block without a name`},
