@@ -8,8 +8,7 @@ type PluginBlock struct {
 	Args []string
 
 	// Config is the config block in the format that hclspec decodes: a nested block is a
-	// []map[string]any, an expression that is not a plain value is a template string. Nil
-	// means that there is no config block.
+	// []map[string]any, and each string is a template. Nil means that there is no config block.
 	Config map[string]any
 
 	// EnvAllowlist names the variables of the agent that the plugin inherits; a name that

@@ -174,6 +174,11 @@ func configFilesAt(path string) ([]string, error) {
 // Parse reads the text of a further file. Its settings replace the settings of earlier files.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &configReader{config: c}
+	if len(src) > maxFileSize {
+		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
+		r.addDiagnostic(hcl.DiagError, start, "Configuration file refused: the file is larger than 1 MiB: split it")
+		return r.diags
+	}
 	var configItems []*configItem
 	if filepath.Ext(filename) == ".json" {
 		configItems = r.parseJSON(filename, src)

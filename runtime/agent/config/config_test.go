@@ -249,7 +249,8 @@ func TestInvalidSettingValues(t *testing.T) {
 		{"an interval that is too short", "c.hcl", "telemetry {\n collection_interval = \"10ms\"\n}", `c.hcl:2: collection_interval: must be at least "1s"`},
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},
 		{"an agent that does nothing", "c.hcl", `client { enabled = false }`, `c.hcl:1: enabled: cannot be false here: running tasks is all that an agent does`},
-		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: name: the value must be written out: Variables may not be used here.`},
+		{"an expression", "c.hcl", `name = var.x`, `c.hcl:1: not HCL: "var.x" is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`},
+		{"a setting that is repeated", "c.hcl", "name = \"a\"\nname = \"b\"", `c.hcl:2: name is already set at c.hcl:1,1-5: remove one of the two settings`},
 		{"a text with a reference", "c.hcl", `hook "x" { config { url = "http://x/${meta.owner}" } }`, `c.hcl:1: url: the value must be written out: Variables may not be used here. For a text with ${ in it write $${.`},
 		{"a hook without a name", "c.hcl", `hook { order = 300 }`, `c.hcl:1: hook: is a block with the name of a plugin: hook "NAME" { … }`},
 		{"a place before the directories", "c.hcl", `hook "x" { order = 100 }`, `c.hcl:1: hook "x": order must be a whole number from 101 to 899`},
@@ -342,8 +343,6 @@ func TestLaterConfigFilesOverrideEarlier(t *testing.T) {
 		".#c.hcl":    `name = "an editor"`,
 		"readme.txt": `name = `,
 	} {
-		text = strings.ReplaceAll(text, "{ ", "{\n")
-		text = strings.NewReplacer(`" client`, "\"\nclient", `" two`, "\"\ntwo").Replace(text)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/hcl/hcl/ast"
 	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
@@ -46,73 +46,106 @@ func (r *configReader) parseHCL(filename string, src []byte) []*configItem {
 	if d == nil {
 		return nil
 	}
-	items := r.itemsOfBody(d, d.body, true)
+	items := r.itemsOfBody(d, d.items, topLevelBody)
 	r.config.Plugins = append(r.config.Plugins, r.plugins...)
 	return items
 }
 
-func (r *configReader) itemsOfBody(d *configDocument, body *hclsyntax.Body, top bool) []*configItem {
+// bodyKind is the place of a list of settings and blocks.
+type bodyKind int
+
+const (
+	topLevelBody bodyKind = iota
+	blockBody             // NAME { … }: each setting is set once
+	objectBody            // NAME = { … }: a later element replaces an earlier one
+)
+
+func (r *configReader) itemsOfBody(d *document, body *ast.ObjectList, kind bodyKind) []*configItem {
 	items := []*configItem{}
-	for _, attr := range body.Attributes {
-		value, diags := attr.Expr.Value(nil)
-		if diags.HasErrors() {
-			wayOut := ""
-			switch attr.Expr.(type) {
-			case *hclsyntax.TemplateExpr, *hclsyntax.TemplateWrapExpr:
-				wayOut = " For a text with ${ in it write $${."
-			}
-			r.addDiagnostic(hcl.DiagError, d.fileRange(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.settingName(attr), diags[0].Detail, wayOut)
+	settings := make(map[string]*configItem)
+	for _, node := range body.Items {
+		names, diags := d.names(node)
+		if r.diags = append(r.diags, diags...); diags.HasErrors() {
 			continue
 		}
-		i := itemFromValue(value)
-		i.name, i.rng = d.settingName(attr), d.fileRange(attr.NameRange)
-		items = append(items, &i)
-	}
-	for _, b := range body.Blocks {
-		if top && b.Type == "plugin" {
-			block, diags := d.parsePluginBlock(b)
+		if kind == topLevelBody && names[0] == "plugin" && !node.Assign.IsValid() {
+			block, diags := parsePluginBlock(d, node, names[1:])
 			r.diags = append(r.diags, diags...)
 			if !diags.HasErrors() {
 				r.diags = append(r.diags, r.plugins.add(block)...)
 			}
 			continue
 		}
-		i := configItem{name: b.Type, rng: d.fileRange(b.DefRange()), children: r.itemsOfBody(d, b.Body, false)}
-		for _, label := range slices.Backward(b.Labels) {
-			i = configItem{name: b.Type, rng: i.rng, children: []*configItem{{name: label, rng: i.rng, children: i.children}}}
+		i := &configItem{name: names[0], rng: d.keysRange(node.Keys)}
+		if !r.readValue(d, i, node.Val, node.Assign.IsValid()) {
+			continue
 		}
-		items = append(items, &i)
+		if !node.Assign.IsValid() {
+			for _, label := range slices.Backward(names[1:]) {
+				i = &configItem{name: i.name, rng: i.rng, children: []*configItem{{name: label, rng: i.rng, children: i.children}}}
+			}
+			items = append(items, i)
+			continue
+		}
+		earlier := settings[i.name]
+		switch {
+		case earlier == nil:
+			settings[i.name] = i
+			items = append(items, i)
+		case kind == objectBody:
+			*earlier = *i
+		default:
+			r.diags = append(r.diags, settingRepeated(i.name, i.rng, earlier.rng)...)
+		}
 	}
-	slices.SortStableFunc(items, func(a, b *configItem) int { return a.rng.Start.Byte - b.rng.Start.Byte })
 	return items
 }
 
-// itemFromValue converts an HCL value to an item; an object becomes a block.
-func itemFromValue(v cty.Value) configItem {
-	switch {
-	case v.IsNull() || !v.IsKnown():
-		return configItem{}
-	case v.Type() == cty.String:
-		return configItem{value: v.AsString()}
-	case v.Type() == cty.Bool:
-		return configItem{value: v.True()}
-	case v.Type() == cty.Number:
-		f, _ := v.AsBigFloat().Float64()
-		return configItem{value: f}
-	case v.Type().IsObjectType() || v.Type().IsMapType():
-		i := configItem{children: []*configItem{}}
-		for key, element := range v.Elements() {
-			child := itemFromValue(element)
-			child.name = key.AsString()
-			i.children = append(i.children, &child)
+func settingRepeated(name string, rng, earlier hcl.Range) hcl.Diagnostics {
+	return syntaxError(rng, "%s is already set at %s: remove one of the two settings", name, earlier)
+}
+
+// readValue stores a value in an item; an object becomes a block. It returns false after an error.
+func (r *configReader) readValue(d *document, i *configItem, value ast.Node, assigned bool) bool {
+	switch v := value.(type) {
+	case *ast.ObjectType:
+		kind := blockBody
+		if assigned {
+			kind = objectBody
 		}
-		return i
+		i.children = r.itemsOfBody(d, v.List, kind)
+		return true
+	case *ast.ListType:
+		list := make([]any, 0, len(v.List))
+		for _, node := range v.List {
+			element := configItem{name: i.name}
+			if !r.readValue(d, &element, node, true) {
+				return false
+			}
+			list = append(list, element.toJSONValue())
+		}
+		i.value = list
+		return true
 	}
-	list := []any{}
-	for _, element := range v.Elements() {
-		list = append(list, itemFromValue(element).value)
+	expr, diags := d.literal(value.(*ast.LiteralType).Token)
+	if diags.HasErrors() {
+		r.diags = append(r.diags, diags...)
+		return false
 	}
-	return configItem{value: list}
+	v, diags := expr.Value(nil)
+	if diags.HasErrors() {
+		r.addDiagnostic(hcl.DiagError, expr.Range(), "%s: the value must be written out: %s For a text with ${ in it write $${.", i.name, diags[0].Detail)
+		return false
+	}
+	switch v.Type() {
+	case cty.Bool:
+		i.value = v.True()
+	case cty.Number:
+		i.value, _ = v.AsBigFloat().Float64()
+	case cty.String:
+		i.value = v.AsString()
+	}
+	return true
 }
 
 // parseJSON parses a file in JSON, where a block is an object or a list of objects. The position of a

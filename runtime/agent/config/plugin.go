@@ -8,12 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/hcl/hcl/ast"
+	"github.com/hashicorp/hcl/hcl/token"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
@@ -39,124 +40,146 @@ func (p *pluginBlocks) add(block catalog.PluginBlock) hcl.Diagnostics {
 	return diags
 }
 
-const maxConfigFileSize = 1 << 20
-
-// checkConfigLimits rejects a text that is too large, or nested too deeply for the recursive
-// parser.
-func checkConfigLimits(filename string, src []byte) hcl.Diagnostics {
-	if len(src) > maxConfigFileSize {
-		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: "The file is larger than 1 MiB.", Subject: &start}}
-	}
-	return nesting.CheckConfig(src, filename)
-}
-
-// pluginParser converts the HCL of a plugin block to plain values. An expression that needs the
-// functions of a plugin's schema is kept as the text of a template, which hclspec evaluates later.
+// pluginParser converts a plugin block to plain values. A text with references is kept as a template, which hclspec
+// evaluates later with the functions of the plugin's schema.
 type pluginParser struct {
-	src      []byte
-	attrName func(*hclsyntax.Attribute) string
-	diags    hcl.Diagnostics
+	*document
+	diags hcl.Diagnostics
 }
 
 func (p *pluginParser) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-func (p *pluginParser) parsePluginBlock(b *hclsyntax.Block) catalog.PluginBlock {
-	block := catalog.PluginBlock{Name: b.Labels[0], Range: b.DefRange()}
-	if !base.ValidName(block.Name) {
-		p.addDiagnostic(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
+// itemNames is like document.names. It returns nil after an error.
+func (p *pluginParser) itemNames(item *ast.ObjectItem) []string {
+	names, diags := p.names(item)
+	if p.diags = append(p.diags, diags...); diags.HasErrors() {
+		return nil
 	}
-	for _, attr := range sortedAttrs(b.Body) {
-		switch p.attrName(attr) {
-		case "args":
-			block.Args = p.parseStringList(attr)
-		case "env_allowlist":
-			block.EnvAllowlist = append([]string{}, p.parseStringList(attr)...) // not nil if the list is empty, because nil means the default
-		case "sha256":
-			block.SHA256 = p.str(attr)
-			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
-				p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
-			}
-		case "config":
-			// Nomad parses plugin blocks as HCL1, which accepts config = { … } as a block.
-			if m, ok := p.convertExpr(attr.Expr).(map[string]any); ok {
-				block.Config = m
-			} else {
-				p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
-			}
-		default:
-			p.addDiagnostic(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.attrName(attr))
-		}
-	}
-	for _, inner := range b.Body.Blocks {
-		switch {
-		case inner.Type != "config":
-			p.addDiagnostic(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", inner.Type)
-		case len(inner.Labels) > 0:
-			p.addDiagnostic(hcl.DiagError, inner.LabelRanges[0], "Label on a config block", "A config block has no label.")
-		case block.Config != nil:
-			p.addDiagnostic(hcl.DiagError, inner.DefRange(), "Two config blocks", "A plugin block has one config.")
-		default:
-			block.Config = p.convertBody(inner.Body)
-		}
-	}
-	return block
+	return names
 }
 
-func (p *pluginParser) convertBody(body *hclsyntax.Body) map[string]any {
-	out := map[string]any{}
-	for _, attr := range sortedAttrs(body) {
-		out[p.attrName(attr)] = p.convertExpr(attr.Expr)
+// parsePluginBlock parses one plugin block of a document.
+func parsePluginBlock(d *document, item *ast.ObjectItem, labels []string) (catalog.PluginBlock, hcl.Diagnostics) {
+	p := &pluginParser{document: d}
+	block := catalog.PluginBlock{Range: d.keysRange(item.Keys)}
+	if len(labels) != 1 {
+		p.addDiagnostic(hcl.DiagError, block.Range, "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
+		return block, p.diags
 	}
-	for _, b := range body.Blocks {
-		inner := p.convertBody(b.Body)
-		for i := len(b.Labels) - 1; i >= 0; i-- {
-			inner = map[string]any{b.Labels[i]: []map[string]any{inner}}
-		}
-		list, ok := out[b.Type].([]map[string]any)
-		if _, taken := out[b.Type]; taken && !ok {
-			p.addDiagnostic(hcl.DiagError, b.DefRange(), "Setting and block of one name", "%q is a setting already.", b.Type)
+	if block.Name = labels[0]; !base.ValidName(block.Name) {
+		p.addDiagnostic(hcl.DiagError, d.rangeOf(item.Keys[1].Token), "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
+	}
+	settings := make(map[string]hcl.Range)
+	for _, inner := range item.Val.(*ast.ObjectType).List.Items {
+		names := p.itemNames(inner)
+		if names == nil {
 			continue
 		}
-		out[b.Type] = append(list, inner)
+		name, rng := names[0], p.keysRange(inner.Keys)
+		if name == "config" {
+			p.parseConfig(&block, inner)
+			continue
+		}
+		if !inner.Assign.IsValid() {
+			p.addDiagnostic(hcl.DiagWarning, p.rangeOf(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
+			continue
+		}
+		if earlier, ok := settings[name]; ok {
+			p.diags = append(p.diags, settingRepeated(name, rng, earlier)...)
+			continue
+		}
+		settings[name] = rng
+		switch name {
+		case "args":
+			block.Args = p.parseStringList(name, inner.Val)
+		case "env_allowlist":
+			block.EnvAllowlist = append([]string{}, p.parseStringList(name, inner.Val)...) // not nil if the list is empty, because nil means the default
+		case "sha256":
+			block.SHA256 = p.parseText(name, inner.Val)
+			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
+				p.addDiagnostic(hcl.DiagError, p.valueRange(inner.Val), "Not a checksum", "sha256 has 64 hexadecimal digits.")
+			}
+		default:
+			p.addDiagnostic(hcl.DiagWarning, rng, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
+		}
+	}
+	return block, p.diags
+}
+
+// parseConfig parses config { … } or config = { … }.
+func (p *pluginParser) parseConfig(block *catalog.PluginBlock, item *ast.ObjectItem) {
+	object, ok := item.Val.(*ast.ObjectType)
+	switch {
+	case !ok:
+		p.addDiagnostic(hcl.DiagError, p.valueRange(item.Val), "Not a config block", "config is a block: config { … }.")
+	case len(item.Keys) > 1:
+		p.addDiagnostic(hcl.DiagError, p.rangeOf(item.Keys[1].Token), "Label on a config block", "A config block has no label.")
+	case block.Config != nil:
+		p.addDiagnostic(hcl.DiagError, p.keysRange(item.Keys), "Two config blocks", "A plugin block has one config.")
+	default:
+		block.Config = p.convertBody(object, item.Assign.IsValid())
+	}
+}
+
+// convertBody converts the content of a block, or of an object, in which a later element replaces an earlier one.
+func (p *pluginParser) convertBody(body *ast.ObjectType, isObject bool) map[string]any {
+	out := make(map[string]any, len(body.List.Items))
+	settings := make(map[string]hcl.Range)
+	for _, item := range body.List.Items {
+		names := p.itemNames(item)
+		if names == nil {
+			continue
+		}
+		name, rng := names[0], p.keysRange(item.Keys)
+		earlier, isSetting := settings[name]
+		blocks, isBlock := out[name].([]map[string]any)
+		switch assigned := item.Assign.IsValid(); {
+		case assigned && isSetting && !isObject:
+			p.diags = append(p.diags, settingRepeated(name, rng, earlier)...)
+		case assigned && isBlock, !assigned && isSetting:
+			p.addDiagnostic(hcl.DiagError, rng, "Setting and block of one name", "%q is both a setting and a block.", name)
+		case assigned:
+			settings[name] = rng
+			out[name] = p.convertValue(item.Val)
+		default:
+			inner := p.convertBody(item.Val.(*ast.ObjectType), false)
+			for _, label := range slices.Backward(names[1:]) {
+				inner = map[string]any{label: []map[string]any{inner}}
+			}
+			out[name] = append(blocks, inner)
+		}
 	}
 	return out
 }
 
-// convertExpr converts an expression to a string, bool, int, float64, nil, []any or map[string]any.
-func (p *pluginParser) convertExpr(expr hclsyntax.Expression) any {
+// convertValue converts a value to a string, bool, int, float64, []any or map[string]any.
+func (p *pluginParser) convertValue(value ast.Node) any {
+	switch v := value.(type) {
+	case *ast.ObjectType:
+		return p.convertBody(v, true)
+	case *ast.ListType:
+		out := make([]any, len(v.List))
+		for i, element := range v.List {
+			out[i] = p.convertValue(element)
+		}
+		return out
+	}
+	expr, diags := p.literal(value.(*ast.LiteralType).Token)
+	if p.diags = append(p.diags, diags...); diags.HasErrors() {
+		return nil
+	}
 	switch e := expr.(type) {
-	case *hclsyntax.ParenthesesExpr:
-		return p.convertExpr(e.Expression)
-	case *hclsyntax.TupleConsExpr:
-		out := make([]any, len(e.Exprs))
-		for i, x := range e.Exprs {
-			out[i] = p.convertExpr(x)
-		}
-		return out
-	case *hclsyntax.ObjectConsExpr:
-		out := make(map[string]any, len(e.Items))
-		for _, item := range e.Items {
-			key, diags := item.KeyExpr.Value(nil)
-			if diags.HasErrors() || key.IsNull() || !key.Type().Equals(cty.String) {
-				p.addDiagnostic(hcl.DiagError, item.KeyExpr.Range(), "Not a key", "A key is a word or a string.")
-				continue
-			}
-			out[key.AsString()] = p.convertExpr(item.ValueExpr)
-		}
-		return out
 	case *hclsyntax.TemplateExpr:
 		return p.convertQuotedTemplate(e)
 	case *hclsyntax.TemplateWrapExpr:
 		return p.exprTemplate(e.Wrapped)
+	case *hclsyntax.LiteralValueExpr:
+		return convertLiteral(e.Val)
 	}
-	val, diags := expr.Value(nil)
-	if diags.HasErrors() {
-		return p.exprTemplate(expr)
-	}
-	return ctyToGo(val)
+	p.addDiagnostic(hcl.DiagError, expr.Range(), "Not a text", "A text in quotes is one template.")
+	return nil
 }
 
 // convertQuotedTemplate returns the text of a quoted template as a string that hclspec evaluates.
@@ -186,73 +209,56 @@ func (p *pluginParser) exprTemplate(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
-func ctyToGo(val cty.Value) any {
-	switch {
-	case val.IsNull():
-		return nil
-	case val.Type() == cty.String:
-		return hclspec.Verbatim(val.AsString())
-	case val.Type() == cty.Bool:
+func convertLiteral(val cty.Value) any {
+	if val.Type() == cty.Bool {
 		return val.True()
-	case val.Type() == cty.Number:
-		f := val.AsBigFloat()
-		if i, acc := f.Int64(); acc == big.Exact && int64(int(i)) == i {
-			return int(i)
-		}
-		x, _ := f.Float64()
-		return x
-	case val.CanIterateElements() && (val.Type().IsObjectType() || val.Type().IsMapType()):
-		out := map[string]any{}
-		for k, v := range val.Elements() {
-			out[k.AsString()] = ctyToGo(v)
-		}
-		return out
-	case val.CanIterateElements():
-		var out []any
-		for _, v := range val.Elements() {
-			out = append(out, ctyToGo(v))
-		}
-		return out
 	}
-	return nil
+	f := val.AsBigFloat()
+	if i, acc := f.Int64(); acc == big.Exact && int64(int(i)) == i {
+		return int(i)
+	}
+	x, _ := f.Float64()
+	return x
 }
 
-func (p *pluginParser) str(attr *hclsyntax.Attribute) string {
-	val, diags := attr.Expr.Value(nil)
-	if diags.HasErrors() || val.IsNull() || val.Type() != cty.String {
-		p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a string", "%s is a string.", attr.Name)
-		return ""
+// text returns a value that is a text without references.
+func (p *pluginParser) text(value ast.Node) (string, bool) {
+	literal, ok := value.(*ast.LiteralType)
+	if !ok || literal.Token.Type != token.STRING && literal.Token.Type != token.HEREDOC {
+		return "", false
 	}
-	return val.AsString()
+	expr, diags := p.literal(literal.Token)
+	if diags.HasErrors() {
+		return "", false
+	}
+	val, diags := expr.Value(nil)
+	if diags.HasErrors() || val.Type() != cty.String {
+		return "", false
+	}
+	return val.AsString(), true
 }
 
-func (p *pluginParser) parseStringList(attr *hclsyntax.Attribute) []string {
-	val, diags := attr.Expr.Value(nil)
-	wrong := diags.HasErrors() || val.IsNull() || !val.Type().IsTupleType()
+func (p *pluginParser) parseText(name string, value ast.Node) string {
+	text, ok := p.text(value)
+	if !ok {
+		p.addDiagnostic(hcl.DiagError, p.valueRange(value), "Not a string", "%s is a string.", name)
+	}
+	return text
+}
+
+func (p *pluginParser) parseStringList(name string, value ast.Node) []string {
+	list, ok := value.(*ast.ListType)
 	var out []string
-	if !wrong {
-		for _, v := range val.Elements() {
-			if v.IsNull() || v.Type() != cty.String {
-				wrong = true
-				break
-			}
-			out = append(out, v.AsString())
+	if ok {
+		for _, element := range list.List {
+			text, isText := p.text(element)
+			ok = ok && isText
+			out = append(out, text)
 		}
 	}
-	if wrong {
-		p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a list of strings", "%s is a list of strings.", attr.Name)
+	if !ok {
+		p.addDiagnostic(hcl.DiagError, p.valueRange(value), "Not a list of strings", "%s is a list of strings.", name)
 		return nil
 	}
-	return out
-}
-
-// sortedAttrs returns the attributes in source order, so that diagnostics are
-// deterministic.
-func sortedAttrs(body *hclsyntax.Body) []*hclsyntax.Attribute {
-	out := make([]*hclsyntax.Attribute, 0, len(body.Attributes))
-	for _, a := range body.Attributes {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte })
 	return out
 }

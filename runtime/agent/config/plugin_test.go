@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/hcl/hcl/ast"
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -19,18 +20,13 @@ func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
 	if d == nil {
 		return nil, diags
 	}
-	var plugins pluginBlocks
-	for _, b := range d.body.Blocks {
-		if b.Type != "plugin" {
-			continue
-		}
-		block, more := d.parsePluginBlock(b)
-		diags = append(diags, more...)
-		if !more.HasErrors() {
-			diags = append(diags, plugins.add(block)...)
+	var r configReader
+	for _, item := range d.items.Items {
+		if names, _ := d.names(item); len(names) > 0 && names[0] == "plugin" {
+			r.itemsOfBody(d, &ast.ObjectList{Items: []*ast.ObjectItem{item}}, topLevelBody)
 		}
 	}
-	return plugins, diags
+	return r.plugins, append(diags, r.diags...)
 }
 
 func TestPluginBlocks(t *testing.T) {
@@ -51,14 +47,12 @@ plugin "hello" {
     text    = "plain $${not} %%{if}"
     expr    = "pre ${upper("x")} post"
     whole   = "${lower("Y")}"
-    call    = min(1, 2)
-    ref     = env.HOME
+    call    = "${min(1, 2)}"
+    ref     = "${env.HOME}"
     count   = 3
     ratio   = 0.5
     minus   = -7
-    sum     = 2 + 3
     yes     = true
-    none    = null
     list    = ["a", 1, [true]]
     object  = { a = 1, "b c" = "${x}" }
     heredoc = <<-END
@@ -90,7 +84,7 @@ plugin "docker" {
 	}
 	wantWarnings := []string{
 		`13: A plugin block has args, config and env_allowlist; "shell" is not used.`,
-		`43: This block replaces the one of the same name at agent.hcl:7,1-16.`,
+		`41: This block replaces the one of the same name at agent.hcl:7,1-16.`,
 	}
 	if !reflect.DeepEqual(warnings, wantWarnings) {
 		t.Errorf("warnings\n%q, want\n%q", warnings, wantWarnings)
@@ -118,9 +112,7 @@ plugin "docker" {
 		"count":   3,
 		"ratio":   0.5,
 		"minus":   -7,
-		"sum":     5,
 		"yes":     true,
-		"none":    nil,
 		"list":    []any{"a", 1, []any{true}},
 		"object":  map[string]any{"a": 1, "b c": "${x}"},
 		"heredoc": "one\n${two}\n",
@@ -202,16 +194,21 @@ func TestPluginBlockErrors(t *testing.T) {
 		{`plugin "../../bin/sh" {}`, `agent.hcl:1,8-22: Not a plugin name`},
 		{"plugin \"a\" {\n  args = \"x\"\n}", "agent.hcl:2,10-13: Not a list of strings"},
 		{"plugin \"a\" {\n  args = [1]\n}", "agent.hcl:2,10-13: Not a list of strings"},
-		{"plugin \"a\" {\n  args = [x]\n}", "agent.hcl:2,10-13: Not a list of strings"},
+		{"plugin \"a\" {\n  args = [x]\n}", `agent.hcl:2,11-12: not HCL: "x" is not expected here`},
+		{"plugin \"a\" {\n  args = [\"${x}\"]\n}", "agent.hcl:2,10-18: Not a list of strings"},
+		{"plugin \"a\" {\n  args = []\n  args = []\n}", "agent.hcl:3,3-7: args is already set at agent.hcl:2,3-7"},
+		{"plugin \"a\" {\n  config {\n    x = 1\n    x = 2\n  }\n}", "agent.hcl:4,5-6: x is already set at agent.hcl:3,5-6"},
+		{"plugin \"a\" {\n  config {\n    x = min(1, 2)\n  }\n}", `agent.hcl:3,9-12: not HCL: "min" is not a value`},
+		{"plugin \"a\" {\n  config {\n    \"${x}\" = 1\n  }\n}", `agent.hcl:3,5-11: "${x}" is not a name`},
 		{"plugin \"a\" {\n  config = 1\n}", "agent.hcl:2,12-13: Not a config block"},
 		{"plugin \"a\" {\n  config \"x\" {}\n}", "agent.hcl:2,10-13: Label on a config block"},
 		{"plugin \"a\" {\n  config {}\n  config {}\n}", "agent.hcl:3,3-9: Two config blocks"},
 		{"plugin \"a\" {\n  sha256 = \"12\"\n}", "agent.hcl:2,12-16: Not a checksum"},
 		{"plugin \"a\" {\n  config {\n    x = 1\n    x {}\n  }\n}", "Setting and block of one name"},
-		{"plugin \"a\" {\n  config {\n    x = { (y) = 1 }\n  }\n}", "Not a key"},
+		{"plugin \"a\" {\n  config {\n    x = { (y) = 1 }\n  }\n}", `agent.hcl:3,11-12: not HCL: illegal char at "("`},
 		{"plugin \"a\" {\n  config {\n    x = \"%{if true}a%{endif}\"\n  }\n}", "Template sequence"},
 		{"plugin \"a\" {\n  sha256 = 7\n}", "agent.hcl:2,12-13: Not a string"},
-		{`plugin "a" {`, "agent.hcl:1"},
+		{`plugin "a" {`, `agent.hcl:1,12-13: not HCL: the file ends before this "{" is closed`},
 	}
 	for _, tt := range tests {
 		_, diags := parsePlugins("agent.hcl", []byte(tt.text))
@@ -221,7 +218,6 @@ func TestPluginBlockErrors(t *testing.T) {
 	}
 }
 
-// Nomad parses configuration files as HCL1, which allows blocks within blocks on one line.
 func TestOneLinePluginBlocks(t *testing.T) {
 	tests := []struct {
 		text string
@@ -231,7 +227,7 @@ func TestOneLinePluginBlocks(t *testing.T) {
 		{`plugin "a" { args = ["-v"] config { x { y = { z = 1 } } } } plugin "b" {}`, "a map[x:[map[y:map[z:1]]]] agent.hcl:1,1-11; b map[] agent.hcl:1,61-71"},
 		{"# ü\nplugin \"a\" { config { x = \"${f({})}\" } } # end\nplugin \"b\" {\n}", "a map[x:${f({})}] agent.hcl:2,1-11; b map[] agent.hcl:3,1-11"},
 		{`plugin "a" { config { x = 1 } config { y = 2 } }`, "agent.hcl:1,31-37: Two config blocks"},
-		{`plugin "a" { config { x = } }`, "agent.hcl:1,27-27: Invalid expression"},
+		{`plugin "a" { config { x = } }`, `agent.hcl:1,27-28: not HCL: "}" is not a value`},
 		{`plugin "a" { config { `, "agent.hcl:1,"},
 		{`} plugin "a" { config { x = 1 } }`, "agent.hcl:1,1-2"},
 	}
@@ -265,10 +261,19 @@ func TestDeeplyNestedConfig(t *testing.T) {
 		"conditionals": "x = " + strings.Repeat("a?b:", 1<<15),
 		"operators":    "x = 1" + strings.Repeat("+1", 1<<15),
 		"indexes":      "x = a" + strings.Repeat("[b]", 1<<15),
-		"size":         strings.Repeat("#", 1<<20+1),
+		"lists":        "x = " + strings.Repeat("[", 1<<16) + strings.Repeat("]", 1<<16),
+		"objects":      "x = " + strings.Repeat("{ a = ", 1<<16) + "1" + strings.Repeat("}", 1<<16),
+		"blocks":       strings.Repeat("a {", 1<<16) + strings.Repeat("}", 1<<16),
+		"in a text":    `plugin "a" { config { x = "${` + strings.Repeat("(", 1<<16) + strings.Repeat(")", 1<<16) + `}" } }`,
+		"in a heredoc": "x = <<END\n${" + strings.Repeat("!", 1<<16) + "a}\nEND\n",
+		"chain":        `x = "${1` + strings.Repeat("+1", 1<<15) + `}"`,
+		"a name":       `"${` + strings.Repeat("(", 1<<16) + strings.Repeat(")", 1<<16) + `}" = 1`,
+		"a number":     `x = 1e1000000000`,
+		"long number":  `x = ` + strings.Repeat("1", 1<<16),
+		"anchor":       "x = <<" + strings.Repeat("E", 1<<19) + "\n",
 	} {
 		began := time.Now()
-		_, diags := parsePlugins("agent.hcl", []byte(text))
+		diags := new(Config).Parse("agent.hcl", []byte(text))
 		if !diags.HasErrors() {
 			t.Errorf("%s: accepted", name)
 		}
