@@ -92,11 +92,11 @@ func toTOML(v any) (string, error) {
 	if _, ok := plain.(map[string]any); !ok {
 		return "", errors.New("only a map can be TOML")
 	}
-	var b strings.Builder
-	if err := toml.NewEncoder(&b).Encode(plain); err != nil {
+	var out limitedBuffer // the header of each table has the keys of all tables around it
+	if err := toml.NewEncoder(&out).Encode(plain); err != nil {
 		return "", err
 	}
-	return limitLength(strings.TrimSuffix(b.String(), "\n"))
+	return strings.TrimSuffix(out.String(), "\n"), nil
 }
 
 // toJSONTypes converts a value to the types of a decoded JSON document, with whole

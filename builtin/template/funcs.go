@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +43,7 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"containsNotAll": func(want, in any) (bool, error) { n, total, err := countContained(want, in); return n < total, err },
 
 		"join":            joinList,
-		"split":           func(by, s string) []string { return splitTrimmed(s, by) },
+		"split":           func(by, s string) ([]string, error) { return splitTrimmed(s, by) },
 		"splitToMap":      splitToMap,
 		"indent":          indentLines,
 		"replaceAll":      replaceAll,
@@ -55,7 +54,7 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"toLower":         strings.ToLower,
 		"toUpper":         strings.ToUpper,
 		"toTitle":         titleCase,
-		"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
+		"regexMatch":      regexMatch,
 		"regexReplaceAll": regexReplaceAll,
 
 		"parseBool":  parseEmptyAsZero(strconv.ParseBool),
@@ -66,9 +65,9 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"parseYAML":  parseYAML,
 
 		"toJSON":                newJSONEncodeFunc("", true),
-		"toJSONPretty":          newJSONEncodeFunc("  ", true),
+		"toJSONPretty":          newJSONEncodeFunc(jsonIndent, true),
 		"toUnescapedJSON":       newJSONEncodeFunc("", false),
-		"toUnescapedJSONPretty": newJSONEncodeFunc("  ", false),
+		"toUnescapedJSONPretty": newJSONEncodeFunc(jsonIndent, false),
 		"toYAML":                toYAML,
 		"toTOML":                toTOML,
 
@@ -170,24 +169,26 @@ func parseEmptyAsZero[T any](parse func(string) (T, error)) func(string) (T, err
 }
 
 // containsValue reports whether a list, the keys of a map, or a string contains a
-// value.
+// value. Values are equal if they have the same text: numbers of different types can be equal.
 func containsValue(in, want any) (bool, error) {
 	v := reflect.ValueOf(in)
+	text := fmt.Sprint(want)
+	equal := func(v any) bool { return reflect.DeepEqual(v, want) || fmt.Sprint(v) == text }
 	switch v.Kind() {
 	case reflect.Invalid:
 		return false, nil
 	case reflect.String:
-		return strings.Contains(v.String(), fmt.Sprint(want)), nil
+		return strings.Contains(v.String(), text), nil
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if equalValues(v.Index(i).Interface(), want) {
+			if equal(v.Index(i).Interface()) {
 				return true, nil
 			}
 		}
 		return false, nil
 	case reflect.Map:
 		for _, k := range v.MapKeys() {
-			if equalValues(k.Interface(), want) {
+			if equal(k.Interface()) {
 				return true, nil
 			}
 		}
@@ -196,16 +197,15 @@ func containsValue(in, want any) (bool, error) {
 	return false, fmt.Errorf("%T has no elements", in)
 }
 
-// equalValues reports whether values are equal or have the same text: numbers of
-// different types can be equal.
-func equalValues(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
-
 // countContained returns how many elements of the list want are contained in the value in,
 // and the length of want.
 func countContained(want, in any) (n, total int, err error) {
 	list := reflect.ValueOf(want)
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
 		return 0, 0, fmt.Errorf("%T is no list", want)
+	}
+	if err := limitCost(list.Len(), in); err != nil {
+		return 0, 0, err
 	}
 	for i := range list.Len() {
 		found, err := containsValue(in, list.Index(i).Interface())
@@ -244,16 +244,23 @@ func joinList(by string, list any) (string, error) {
 	return b.String(), nil
 }
 
-func splitTrimmed(s, by string) []string {
+func splitTrimmed(s, by string) ([]string, error) {
 	if s = strings.TrimSpace(s); s == "" {
-		return []string{}
+		return []string{}, nil
 	}
-	return strings.Split(s, by)
+	if err := limitSplit(s, by); err != nil {
+		return nil, err
+	}
+	return strings.Split(s, by), nil
 }
 
 func splitToMap(pairs, value, s string) (map[string]string, error) {
+	list, err := splitTrimmed(s, pairs)
+	if err != nil {
+		return nil, err
+	}
 	m := map[string]string{}
-	for _, pair := range splitTrimmed(s, pairs) {
+	for _, pair := range list {
 		k, v, _ := strings.Cut(pair, value)
 		if k = strings.TrimSpace(k); k == "" {
 			return nil, fmt.Errorf("a pair without a key")
@@ -264,9 +271,11 @@ func splitToMap(pairs, value, s string) (map[string]string, error) {
 }
 
 func indentLines(spaces int, s string) (string, error) {
-	lines := strings.Count(s, "\n") + 1
-	if spaces < 0 || spaces > maxContentSize/lines {
+	if spaces < 0 {
 		return "", fmt.Errorf("an indentation of %d", spaces)
+	}
+	if err := limitIndentation(spaces, s); err != nil {
+		return "", err
 	}
 	pad := strings.Repeat(" ", spaces)
 	out := pad + strings.ReplaceAll(s, "\n", "\n"+pad)
@@ -277,27 +286,10 @@ func indentLines(spaces int, s string) (string, error) {
 }
 
 func replaceAll(from, to, s string) (string, error) {
-	if n := strings.Count(s, from); n > 0 && len(to) > (maxContentSize+n*len(from))/n {
-		return limitLength(strings.Repeat(" ", maxContentSize+1))
-	}
-	return limitLength(strings.ReplaceAll(s, from, to))
-}
-
-func regexReplaceAll(re, to, s string) (string, error) {
-	r, err := regexp.Compile(re)
-	if err != nil {
+	if err := limitReplacement(from, to, s); err != nil {
 		return "", err
 	}
-	var out []byte
-	last := 0
-	for _, m := range r.FindAllStringSubmatchIndex(s, -1) {
-		out = r.ExpandString(append(out, s[last:m[0]]...), to, s, m)
-		last = m[1]
-		if len(out) > maxContentSize {
-			break
-		}
-	}
-	return limitLength(string(append(out, s[last:]...)))
+	return strings.ReplaceAll(s, from, to), nil
 }
 
 func titleCase(s string) string {
@@ -316,13 +308,18 @@ func parseJSON(s string) (any, error) {
 		return map[string]any{}, nil
 	}
 	var v any
-	err := json.Unmarshal([]byte(s), &v)
-	return v, err
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		return nil, err
+	}
+	return limitValueSize(v)
 }
+
+// jsonIndent is the indentation of each level of JSON documents.
+const jsonIndent = "  "
 
 func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
 	return func(v any) (string, error) {
-		if _, err := valueSize(v); err != nil {
+		if err := limitIndentedSize(v, indent); err != nil {
 			return "", err
 		}
 		var b bytes.Buffer

@@ -154,7 +154,7 @@ func TestFunctionErrors(t *testing.T) {
 		{`{{ containsAll 1 2 }}`, "int is no list"},
 		{`{{ loop "x" }}`, "loop: x is no whole number"},
 		{`{{ loop 0 100000000 }}`, "a loop of more than 100000 steps"},
-		{`{{ indent 99999999 "x" }}`, "an indentation of 99999999"},
+		{`{{ indent 99999999 "x" }}`, "a text of more than 4194304 bytes"},
 		{`{{ printf "%1000000d" 1 | replaceAll " " "0123456789" }}`, "a text of more than"},
 		{`{{ regexReplaceAll " " (printf "%1000d" 1) (printf "%10000d" 1) }}`, "a text of more than"},
 		{`{{ join (printf "%1000000d" 1) (split "," "a,b,c,d,e,f") }}`, "a text of more than"},

@@ -18,8 +18,14 @@ const maxValueSize = 2 * maxContentSize
 // immutable, so that no value can contain itself.
 func valueSize(v any) (int, error) {
 	left := maxValueSize
-	err := subtractValueSize(reflect.ValueOf(v), 0, &left)
+	err := subtractValueSize(reflect.ValueOf(v), 0, 0, &left)
 	return maxValueSize - left, err
+}
+
+// limitIndentedSize returns an error if a value is too large when it is printed with an indentation for each level.
+func limitIndentedSize(v any, indent string) error {
+	left := maxValueSize
+	return subtractValueSize(reflect.ValueOf(v), 0, len(indent), &left)
 }
 
 // limitValueSize returns v, or an error if v is too large.
@@ -34,8 +40,8 @@ const valueOverhead = 8
 
 var errScratchAsValue = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
-func subtractValueSize(v reflect.Value, depth int, left *int) error {
-	switch *left -= valueOverhead; {
+func subtractValueSize(v reflect.Value, depth, indent int, left *int) error {
+	switch *left -= valueOverhead + depth*indent; {
 	case v.Kind() == reflect.String:
 		*left -= v.Len()
 	case v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*scratch]():
@@ -50,28 +56,64 @@ func subtractValueSize(v reflect.Value, depth int, left *int) error {
 	switch v.Kind() {
 	case reflect.Interface:
 		if !v.IsNil() {
-			return subtractValueSize(v.Elem(), depth, left)
+			return subtractValueSize(v.Elem(), depth, indent, left)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if err := subtractValueSize(v.Index(i), depth+1, left); err != nil {
+			if err := subtractValueSize(v.Index(i), depth+1, indent, left); err != nil {
 				return err
 			}
 		}
 	case reflect.Map:
 		for entries := v.MapRange(); entries.Next(); {
 			for _, part := range []reflect.Value{entries.Key(), entries.Value()} {
-				if err := subtractValueSize(part, depth+1, left); err != nil {
+				if err := subtractValueSize(part, depth+1, indent, left); err != nil {
 					return err
 				}
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if err := subtractValueSize(v.Field(i), depth+1, left); err != nil {
+			if err := subtractValueSize(v.Field(i), depth+1, indent, left); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// limitCost returns an error if a value is compared or copied too many times.
+func limitCost(times int, v any) error {
+	size, err := valueSize(v)
+	if err == nil && times > 0 && size > 64*maxValueSize/times {
+		err = fmt.Errorf("a value of %d bytes is used %d times", size, times)
+	}
+	return err
+}
+
+// limitCopies returns an error if a text that consists of a number of copies of a text, and of other bytes, is too long.
+func limitCopies(copies, length, others int) error {
+	if others > maxContentSize || length > 0 && copies > (maxContentSize-others)/length {
+		return fmt.Errorf("a text of more than %d bytes", maxContentSize)
+	}
+	return nil
+}
+
+func limitIndentation(spaces int, s string) error {
+	return limitCopies(strings.Count(s, "\n")+1, max(0, spaces), len(s))
+}
+
+func limitReplacement(from, to, s string) error {
+	n := strings.Count(s, from)
+	return limitCopies(n, len(to), max(0, len(s)-n*len(from)))
+}
+
+// limitSplit returns an error if a text has too many parts.
+func limitSplit(s, by string) error { return limitCount(strings.Count(s, by) + 1) }
+
+func limitCount(n int) error {
+	if n > maxTemplateBodyExecutions {
+		return fmt.Errorf("a list of more than %d elements", maxTemplateBodyExecutions)
 	}
 	return nil
 }

@@ -68,30 +68,12 @@ func sprigFuncs() template.FuncMap {
 		"nindent":   func(n int, s string) (string, error) { return indentWithPrefix("\n", n, s) },
 		"replace":   replaceAll,
 
-		"regexMatch": func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
-		"regexFind": func(re, s string) (string, error) {
-			r, err := regexp.Compile(re)
-			if err != nil {
-				return "", err
-			}
-			return r.FindString(s), nil
-		},
-		"regexFindAll": func(re, s string, n int) ([]string, error) {
-			r, err := regexp.Compile(re)
-			if err != nil {
-				return nil, err
-			}
-			return r.FindAllString(s, n), nil
-		},
-		"regexSplit": func(re, s string, n int) ([]string, error) {
-			r, err := regexp.Compile(re)
-			if err != nil {
-				return nil, err
-			}
-			return r.Split(s, n), nil
-		},
+		"regexMatch":      regexMatch,
+		"regexFind":       regexFind,
+		"regexFindAll":    regexFindAll,
+		"regexSplit":      regexSplit,
 		"regexQuoteMeta":  func(s string) (string, error) { return limitLength(regexp.QuoteMeta(s)) },
-		"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
+		"regexReplaceAll": sprigRegexReplaceAll,
 
 		"join":      func(by string, list any) (string, error) { return joinList(by, list) },
 		"split":     func(by, s string) map[string]string { return numberedDict(strings.Split(s, by)) },
