@@ -4,85 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/BurntSushi/toml"
-	"github.com/zclconf/go-cty-yaml"
-	"github.com/zclconf/go-cty/cty"
-	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
-
-// parseYAML parses a YAML document. With aliases a short document can expand to
-// a huge one, so parseYAML checks the size before it converts the parsed
-// document.
-func parseYAML(s string) (any, error) {
-	if strings.TrimSpace(s) == "" {
-		return map[string]any{}, nil
-	}
-	if yamlDepth(s) > maxNestingDepth {
-		return nil, fmt.Errorf("the document may be nested more than %d deep", maxNestingDepth)
-	}
-	t, err := yaml.ImpliedType([]byte(s))
-	if err != nil {
-		return nil, err
-	}
-	v, err := yaml.Unmarshal([]byte(s), t)
-	if err != nil {
-		return nil, err
-	}
-	left := maxContentSize
-	if err := checkYAMLSize(v, &left); err != nil {
-		return nil, err
-	}
-	text, err := ctyjson.Marshal(v, t)
-	if err != nil {
-		return nil, err
-	}
-	return decodeJSON(text)
-}
-
-// yamlDepth returns an upper limit for the nesting depth of a document,
-// computed from its brackets and the indentation of its lines. The limit is
-// needed because the parser is recursive.
-func yamlDepth(s string) (deepest int) {
-	brackets := 0
-	for line := range strings.Lines(s) {
-		deepest = max(deepest, len(line)-len(strings.TrimLeft(line, " \t-?:")))
-		for _, c := range []byte(line) {
-			switch c {
-			case '[', '{':
-				brackets++
-			case ']', '}':
-				brackets = max(0, brackets-1)
-			}
-			deepest = max(deepest, brackets)
-		}
-	}
-	return deepest
-}
-
-// checkYAMLSize subtracts the size of a parsed YAML value from left, and
-// returns an error if left becomes negative. It counts more bytes than valueSize,
-// because values of the YAML parser need more memory.
-func checkYAMLSize(v cty.Value, left *int) error {
-	*left -= 4 * valueOverhead
-	if v.Type() == cty.String && v.IsKnown() && !v.IsNull() {
-		*left -= len(v.AsString())
-	}
-	if *left < 0 {
-		return fmt.Errorf("the document stands for more than %d bytes", maxContentSize)
-	}
-	if v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
-		for it := v.ElementIterator(); it.Next(); {
-			_, element := it.Element()
-			if err := checkYAMLSize(element, left); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
 
 func toTOML(v any) (string, error) {
 	plain, err := toJSONTypes(v)

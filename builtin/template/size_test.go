@@ -35,6 +35,7 @@ func TestExpensiveFunctionsAreRefused(t *testing.T) {
 		{many + `{{ containsAll $l $l }}`, "is used 100000 times"},
 		{deep + `{{ sprig_toPrettyJson $v }}`, "a value of more than"},
 		{deep + `{{ toJSONPretty $v }}`, "a value of more than"},
+		{deep + `{{ toYAML $v }}`, "more than 4194304 bytes come of it"},
 		{`{{ $k := sprig_repeat 7000 "k" }}{{ $d := sprig_dict "x" 1 }}{{ range loop 900 }}{{ $d = sprig_dict $k $d "y" 1 }}{{ end }}{{ toTOML $d }}`, "more than 4194304 bytes come of it"},
 
 		{`{{ sprig_regexMatch (sprig_repeat 5000 "x") "x" }}`, "a regular expression of more than 4096 bytes"},

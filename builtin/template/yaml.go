@@ -1,167 +1,184 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"unicode"
+
+	"go.yaml.in/yaml/v3"
 )
 
-// toYAML writes a value as block YAML, with quotes only for strings that would
-// be read as another type.
+// Limits for YAML documents. The parser needs about 200 bytes for each value before its aliases are followed.
+const (
+	maxYAMLIndicators = 1 << 18 // characters that can start a value in the text of a document
+	yamlValueSize     = 32      // bytes that each value counts in addition to its text, after aliases are followed
+)
+
+// parseYAML parses a YAML document. It checks the size and the depth of the document before it converts the parsed document,
+// because a short document with aliases can stand for a huge one.
+func parseYAML(text string) (any, error) {
+	if err := limitYAMLText(text); err != nil {
+		return nil, err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+		return nil, err
+	}
+	if document.IsZero() {
+		return map[string]any{}, nil // the data are missing
+	}
+	size := 0
+	if err := prepareYAMLNode(&document, 0, 0, &size); err != nil {
+		return nil, err
+	}
+	var v any
+	if err := document.Decode(&v); err != nil {
+		return nil, err
+	}
+	return convertYAML(v), nil
+}
+
+// limitYAMLText returns an error if the parser would need too much memory for the text of a document.
+func limitYAMLText(text string) error {
+	line, indicators, flow := 1, 0, 0
+	for i := range len(text) {
+		switch c := text[i]; c {
+		case '\n':
+			line++
+		case '[', '{':
+			flow++
+			indicators++
+		case ',':
+			if flow > 0 {
+				indicators++
+			}
+		case '-', ':', '?':
+			if flow > 0 || i+1 == len(text) || strings.IndexByte(" \t\r\n", text[i+1]) >= 0 {
+				indicators++
+			}
+		}
+		if indicators > maxYAMLIndicators {
+			return fmt.Errorf("line %d: the document has more than %d values", line, maxYAMLIndicators)
+		}
+	}
+	return nil
+}
+
+// prepareYAMLNode adds the size of a node to size, with aliases followed. It returns an error if the document is too large or
+// nested too deep, with the line of the alias that refers to the node, or of the node if aliasLine is 0. It gives scalars and maps the meaning that they have in YAML 1.1, the version of consul-template.
+func prepareYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
+	*size += yamlValueSize + len(n.Value)
+	switch {
+	case *size > maxContentSize:
+		return fmt.Errorf("line %d: the document stands for more than %d bytes", cmp.Or(aliasLine, n.Line), maxContentSize)
+	case depth > maxNestingDepth:
+		return fmt.Errorf("line %d: the document is nested more than %d deep", cmp.Or(aliasLine, n.Line), maxNestingDepth)
+	case n.Kind == yaml.AliasNode:
+		return prepareYAMLNode(n.Alias, cmp.Or(aliasLine, n.Line), depth+1, size)
+	case n.Kind == yaml.MappingNode:
+		n.Content = removeRepeatedKeys(n.Content)
+	}
+	for i, child := range n.Content {
+		if err := prepareYAMLNode(child, aliasLine, depth+1, size); err != nil {
+			return err
+		}
+		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; child.Kind == yaml.ScalarNode && child.Style == 0 && !isKey {
+			prepareYAMLScalar(child)
+		}
+	}
+	return nil
+}
+
+// prepareYAMLScalar gives a scalar without quotes and tag the type that it has in YAML 1.1.
+func prepareYAMLScalar(n *yaml.Node) {
+	switch n.Tag {
+	case "!!timestamp":
+		n.Tag = "!!str"
+	case "!!str":
+		switch n.Value {
+		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+			n.Tag, n.Value = "!!bool", "true"
+		case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+			n.Tag, n.Value = "!!bool", "false"
+		}
+	}
+}
+
+// removeRepeatedKeys returns the keys and values of a map without the keys that follow again: the last value of a key counts.
+func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
+	last := map[string]int{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i].Kind == yaml.ScalarNode {
+			last[pairs[i].Tag+pairs[i].Value] = i
+		}
+	}
+	kept := pairs[:0]
+	for i := 0; i < len(pairs); i += 2 {
+		if at, ok := last[pairs[i].Tag+pairs[i].Value]; !ok || at == i {
+			kept = append(kept, pairs[i], pairs[i+1])
+		}
+	}
+	return kept
+}
+
+// convertYAML converts the keys of maps to strings, and whole numbers to the type of parseInt.
+func convertYAML(v any) any {
+	switch v := v.(type) {
+	case int:
+		return int64(v)
+	case []any:
+		for i := range v {
+			v[i] = convertYAML(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = convertYAML(v[k])
+		}
+	case map[any]any:
+		m := make(map[string]any, len(v))
+		for k := range v {
+			m[fmt.Sprint(k)] = convertYAML(v[k])
+		}
+		return m
+	}
+	return v
+}
+
+// toYAML writes a value as block YAML.
 func toYAML(v any) (string, error) {
 	plain, err := toJSONTypes(v)
 	if err != nil {
 		return "", err
 	}
-	w := &yamlWriter{}
-	if text, ok := plain.(string); ok {
-		w.writeScalar(text, 2)
-	} else {
-		w.writeValue(plain, 0)
+	var out limitedBuffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	e.CompactSeqIndent()
+	if err := e.Encode(plain); err != nil {
+		return "", err
 	}
-	if w.endsWithNewline {
-		return limitLength(w.String())
+	if err := e.Close(); err != nil {
+		return "", err
 	}
-	return limitLength(strings.TrimSuffix(w.String(), "\n"))
+	if text := out.String(); !endsWithYAMLBlock(text) {
+		return strings.TrimSuffix(text, "\n"), nil
+	}
+	return out.String(), nil
 }
 
-type yamlWriter struct {
-	strings.Builder
-	endsWithNewline bool // the last newline belongs to a string
-}
-
-// writeValue writes a value at the current position. If the value has more lines,
-// they are indented by the given number of blanks.
-func (w *yamlWriter) writeValue(v any, blanks int) {
-	switch v := v.(type) {
-	case map[string]any:
-		for i, k := range slices.Sorted(maps.Keys(v)) {
-			w.writeIndent(blanks, i > 0)
-			w.WriteString(quoteYAMLString(k) + ":")
-			if !isNonEmptyCollection(v[k]) {
-				w.WriteByte(' ')
-				w.writeValue(v[k], blanks+2)
-				continue
+// endsWithYAMLBlock reports whether the last newline of a document can belong to a string that is written as a block. A line
+// that starts such a block ends with its indicator, and its content has a larger indentation.
+func endsWithYAMLBlock(text string) bool {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	indentation := len(text)
+	for i := len(lines) - 1; i >= 0 && indentation > 0; i-- {
+		content := strings.TrimLeft(lines[i], " ")
+		if blanks := len(lines[i]) - len(content); content != "" && blanks < indentation {
+			indentation = blanks
+			if word := content[strings.LastIndexByte(content, ' ')+1:]; word[0] == '|' || word[0] == '>' {
+				return !strings.HasSuffix(word, "-")
 			}
-			deeper := blanks + 2
-			if _, list := v[k].([]any); list {
-				deeper = blanks
-			}
-			w.WriteByte('\n')
-			w.writeIndent(deeper, true)
-			w.writeValue(v[k], deeper)
 		}
-	case []any:
-		for i, e := range v {
-			w.writeIndent(blanks, i > 0)
-			w.WriteString("- ")
-			w.writeValue(e, blanks+2)
-		}
-	}
-	if !isNonEmptyCollection(v) {
-		w.writeScalar(v, blanks)
-	}
-}
-
-// isNonEmptyCollection reports whether a value is a map or a list with elements.
-func isNonEmptyCollection(v any) bool {
-	switch v := v.(type) {
-	case map[string]any:
-		return len(v) > 0
-	case []any:
-		return len(v) > 0
 	}
 	return false
-}
-
-func (w *yamlWriter) writeIndent(blanks int, really bool) {
-	for i := 0; really && i < blanks; i++ {
-		w.WriteByte(' ')
-	}
-}
-
-func (w *yamlWriter) writeScalar(v any, blanks int) {
-	s, ok := v.(string)
-	if w.endsWithNewline = ok && canBeYAMLBlock(s) && strings.HasSuffix(s, "\n"); !ok || !canBeYAMLBlock(s) {
-		w.WriteString(formatYAMLScalar(v) + "\n")
-		return
-	}
-	if w.endsWithNewline {
-		w.WriteString("|\n")
-	} else {
-		w.WriteString("|-\n")
-	}
-	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
-		w.writeIndent(blanks, line != "")
-		w.WriteString(line + "\n")
-	}
-}
-
-func formatYAMLScalar(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case string:
-		return quoteYAMLString(v)
-	case map[string]any:
-		return "{}"
-	case []any:
-		return "[]"
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 64)
-	}
-	return fmt.Sprint(v)
-}
-
-// canBeYAMLBlock reports whether a multi-line string can be written as a block
-// without escapes.
-func canBeYAMLBlock(s string) bool {
-	if !strings.Contains(s, "\n") || s[0] == '\n' || s[0] == ' ' || strings.HasSuffix(s, "\n\n") {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && !isYAMLPrintable(r) })
-}
-
-func isYAMLPrintable(r rune) bool {
-	return unicode.IsPrint(r) && r != unicode.ReplacementChar && r != '\ufeff'
-}
-
-// plainYAMLPattern matches strings that need no quotes unless they are in reservedYAMLWords:
-// they start with a letter, _ or /, and have colons only inside.
-var plainYAMLPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
-})
-
-// reservedYAMLWords have a meaning other than a string in some version of YAML.
-var reservedYAMLWords = strings.Fields("null true false yes no on off y n")
-
-func quoteYAMLString(s string) string {
-	if plainYAMLPattern().MatchString(s) && !slices.Contains(reservedYAMLWords, strings.ToLower(s)) {
-		return s
-	}
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteString(`\` + string(r))
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case isYAMLPrintable(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
 }

@@ -37,6 +37,7 @@ import (
 	_ "github.com/zclconf/go-cty/cty/function/stdlib"
 	_ "github.com/zclconf/go-cty/cty/msgpack"
 	_ "go.etcd.io/bbolt"
+	_ "go.yaml.in/yaml/v3"
 	_ "google.golang.org/grpc"
 	_ "google.golang.org/protobuf/proto"
 )
