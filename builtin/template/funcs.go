@@ -107,9 +107,6 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 	}
 	for name, f := range sprigFuncs() {
 		all["sprig_"+name] = f
-		// sprig has some functions twice: the variant with the prefix "must" returns
-		// errors. Here all variants return errors, so the second name is an alias.
-		all["sprig_must"+titleCase(name)] = f
 	}
 	return acceptVarItemArgs(all)
 })
@@ -130,6 +127,12 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 
 		"no value changes here: use scratch.MapSet, or the result of sprig_dict or sprig_merge": {"sprig_set", "sprig_unset"},
 		"use env, which reads what the task has":                                                {"sprig_env", "sprig_expandenv"},
+		"templates have no network":                                                             {"sprig_getHostByName"},
+		"a key, a certificate or a password hash would be another one after each restart of the agent: use a variable": {
+			"sprig_bcrypt", "sprig_buildCustomCert", "sprig_encryptAES", "sprig_genCA", "sprig_genCAWithKey", "sprig_genPrivateKey",
+			"sprig_genSelfSignedCert", "sprig_genSelfSignedCertWithKey", "sprig_genSignedCert", "sprig_genSignedCertWithKey", "sprig_htpasswd",
+		},
+		"it takes too much time and memory: use a variable": {"sprig_derivePassword"},
 	} {
 		for _, name := range names {
 			all[name] = why

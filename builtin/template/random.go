@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/Masterminds/sprig/v3"
 )
 
 // sprigFuncs returns the functions of the library sprig whose result depends on
@@ -26,6 +28,12 @@ func (p *renderPass) sprigFuncs() template.FuncMap {
 		"sprig_ago": func(at any) (string, error) {
 			t, err := toTime(at)
 			return p.useCurrentTime().Sub(t).Round(time.Second).String(), err
+		},
+		"sprig_durationRound": func(v any) string {
+			if t, ok := v.(time.Time); ok {
+				v = int64(p.useCurrentTime().Sub(t))
+			}
+			return sprig.TxtFuncMap()["durationRound"].(func(any) string)(v)
 		},
 		"sprig_randNumeric":  p.randStringFunc(digits),
 		"sprig_randAlpha":    p.randStringFunc(letters),

@@ -2,9 +2,6 @@ package template
 
 import (
 	"cmp"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
 	"encoding/base32"
 	"encoding/base64"
 	"errors"
@@ -12,237 +9,367 @@ import (
 	"maps"
 	"math"
 	"net/url"
-	"path"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"text/template"
 	"time"
-	"unicode"
 
-	"github.com/Masterminds/semver/v3"
+	"github.com/Masterminds/sprig/v3"
 )
 
-// sprigFuncs returns the functions of the library sprig that depend only on their
-// arguments. Their names in templates start with sprig_.
+// argumentRule prepares the arguments of a function: it replaces arguments, or returns an error if the result would be too
+// large.
+type argumentRule func(args []any) error
+
+// sprigRules has the functions of the library sprig that templates can call, with the rule for their arguments. The results of
+// all of them are limited after the call too. A rule limits a result before the call if its size depends on more than the size
+// of the arguments, which is limited already.
+var sprigRules = []struct {
+	rule  argumentRule
+	names string
+}{
+	{nil, `abbrev abbrevboth adler32sum all any base biggest camelcase clean contains decryptAES default deepEqual dict dir
+		empty ext fail fromJson get hasKey hasPrefix hasSuffix hello initials isAbs kebabcase kindIs kindOf list lower
+		mustFromJson mustToDate omit osBase osClean osDir osExt osIsAbs pick pluck plural semver semverCompare sha1sum sha256sum
+		sha512sum snakecase swapcase ternary toDate trim trimAll trimPrefix trimSuffix trimall trunc tuple typeIs typeIsLike
+		typeOf unixEpoch untitle upper regexQuoteMeta`},
+	{limitPrintedArgs, "cat quote squote toDecimal toJson toRawJson toString toStrings mustToJson mustToRawJson"},
+	{limitIndentedArgs, "toPrettyJson mustToPrettyJson"},
+	{convertToInts, "add add1 biggest duration max min mul sub"},
+	{convertDivision, "div mod"},
+	{convertToFloats, "add1f addf ceil divf floor maxf minf mulf subf"},
+	{convertToList(0), `append compact first initial last mustAppend mustCompact mustFirst mustInitial mustLast mustPrepend mustPush
+		mustRest mustReverse prepend push rest reverse`},
+	{convertToLists, "concat"},
+	{limitChunks, "chunk mustChunk"},
+	{limitComparisons, "without mustWithout"},
+	{limitRepeat, "repeat"},
+	{limitIndent, "indent nindent"},
+	{limitReplace, "replace"},
+	{limitWrap, "wrap wrapWith"},
+	{limitParts, "split splitList splitn"},
+	{limitRange(0, 2, 1), "until untilStep"},
+	{limitRange(0, 1, 2), "seq"},
+	{checkUserinfo, "urlJoin"},
+}
+
+// sprigFuncs returns the functions of the library sprig that depend only on their arguments. Their names in templates start
+// with sprig_.
 func sprigFuncs() template.FuncMap {
+	library := sprig.TxtFuncMap()
+	all := template.FuncMap{}
+	for _, r := range sprigRules {
+		for _, name := range strings.Fields(r.names) {
+			all[name] = applyRule(r.rule, reflect.ValueOf(library[name]))
+		}
+	}
+	maps.Copy(all, sprigReplacements(library))
+	for name, f := range maps.Clone(all) {
+		// sprig has a second name for some functions, whose errors it does not ignore. Here all functions have it.
+		if must := "must" + titleCase(name); all[must] == nil {
+			all[must] = f
+		}
+	}
+	return all
+}
+
+// sprigReplacements returns functions that replace functions of the library.
+func sprigReplacements(library template.FuncMap) template.FuncMap {
+	sortAlpha, keys := library["sortAlpha"].(func(any) []string), library["keys"].(func(...map[string]any) []string)
+	dateModify := func(by string, at any) (time.Time, error) {
+		t, err := toTime(at)
+		return library["dateModify"].(func(string, time.Time) time.Time)(by, t), err
+	}
+	mustDateModify := func(by string, at any) (time.Time, error) {
+		if _, err := time.ParseDuration(by); err != nil {
+			return time.Time{}, err
+		}
+		return dateModify(by, at)
+	}
+	merge := func(dicts ...map[string]any) (map[string]any, error) { return mergeDicts(dicts, false) }
+	mergeOverwrite := func(dicts ...map[string]any) (map[string]any, error) { return mergeDicts(dicts, true) }
 	return template.FuncMap{
-		"default":  func(otherwise any, v ...any) any { return firstNonEmpty(append(v, otherwise)...) },
+		// The library returns the texts of errors, or 0, as results.
+		"b64enc":  base64Encoder(base64.StdEncoding),
+		"b64dec":  base64Decoder(base64.StdEncoding),
+		"b32enc":  base32Encode,
+		"b32dec":  base32Decode,
+		"atoi":    func(s string) (int, error) { n, err := toInt(s); return int(n), err },
+		"int":     func(v any) (int, error) { n, err := toInt(v); return int(n), err },
+		"int64":   toInt,
+		"float64": toFloat,
+
+		// The library works on bytes, fails outside of the text, or rounds negative numbers down.
+		"nospace": func(s string) string { return strings.Join(strings.Fields(s), "") },
+		"title":   titleCase,
+		"substr":  substring,
+		"round":   roundFloat,
+
+		// The library ignores nil, or compares by type.
+		"join":     joinList,
+		"has":      func(want, list any) (bool, error) { return containsValue(list, want) },
+		"mustHas":  func(want, list any) (bool, error) { return containsValue(list, want) },
 		"coalesce": firstNonEmpty,
-		"empty":    isEmpty,
-		"all":      func(v ...any) bool { return !slices.ContainsFunc(v, isEmpty) },
-		"any":      func(v ...any) bool { return slices.ContainsFunc(v, func(one any) bool { return !isEmpty(one) }) },
-		"ternary":  func(yes, no any, which bool) any { return map[bool]any{true: yes, false: no}[which] },
-		"fail":     func(text string) (string, error) { return "", errors.New(text) },
+		"dig":      dig,
+		"slice":    subslice, "mustSlice": subslice,
 
-		"trim":       strings.TrimSpace,
-		"trimPrefix": func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
-		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
-		"trimAll":    func(cutset, s string) string { return strings.Trim(s, cutset) },
-		"nospace":    func(s string) string { return strings.Join(strings.Fields(s), "") },
-		"upper":      strings.ToUpper,
-		"lower":      strings.ToLower,
-		"title":      titleCase,
-		"repeat":     repeatText,
-		"substr":     substring,
-		"trunc":      truncateText,
-		"abbrev":     abbreviateText,
-		"snakecase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "_")) },
-		"kebabcase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "-")) },
-		"camelcase":  camelCase,
-		"plural": func(one, many string, n int) string {
-			if n == 1 {
-				return one
-			}
-			return many
-		},
-		"contains":  func(part, s string) bool { return strings.Contains(s, part) },
-		"hasPrefix": func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
-		"hasSuffix": func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-		"quote":     limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, strconv.Quote) }),
-		"squote":    limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, func(s string) string { return "'" + s + "'" }) }),
-		"cat":       limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, func(s string) string { return s }) }),
-		"indent":    func(n int, s string) (string, error) { return indentWithPrefix("", n, s) },
-		"nindent":   func(n int, s string) (string, error) { return indentWithPrefix("\n", n, s) },
-		"replace":   replaceAll,
+		// The library compares each element with each other.
+		"uniq": uniqueElements, "mustUniq": uniqueElements,
 
-		"regexMatch":      regexMatch,
-		"regexFind":       regexFind,
-		"regexFindAll":    regexFindAll,
-		"regexSplit":      regexSplit,
-		"regexQuoteMeta":  func(s string) (string, error) { return limitLength(regexp.QuoteMeta(s)) },
-		"regexReplaceAll": sprigRegexReplaceAll,
-
-		"join":      func(by string, list any) (string, error) { return joinList(by, list) },
-		"split":     func(by, s string) map[string]string { return numberedDict(strings.Split(s, by)) },
-		"splitn":    func(by string, n int, s string) map[string]string { return numberedDict(strings.SplitN(s, by, n)) },
-		"splitList": func(by, s string) []string { return strings.Split(s, by) },
-		"toStrings": toStrings,
+		// The library changes its arguments, copies values that do not change, or returns another order each time.
+		"merge": merge, "mustMerge": merge, "mergeOverwrite": mergeOverwrite, "mustMergeOverwrite": mergeOverwrite,
+		"deepCopy": func(v any) any { return v }, "mustDeepCopy": func(v any) any { return v },
 		"sortAlpha": func(list any) ([]string, error) {
-			l, err := toStrings(list)
-			slices.Sort(l)
-			return l, err
-		},
-
-		"add": func(v ...any) (int64, error) {
-			return reduceInts(v, func(a, b int64) (int64, error) { return a + b, nil })
-		},
-		"sub": func(a, b any) (int64, error) {
-			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return a - b, nil })
-		},
-		"mul": func(v ...any) (int64, error) {
-			return reduceInts(v, func(a, b int64) (int64, error) { return a * b, nil })
-		},
-		"div": func(a, b any) (int64, error) {
-			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return divideInts(b, a) })
-		},
-		"mod": func(a, b any) (int64, error) {
-			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return moduloInts(b, a) })
-		},
-		"max": func(v ...any) (int64, error) {
-			return reduceInts(v, func(a, b int64) (int64, error) { return max(a, b), nil })
-		},
-		"min": func(v ...any) (int64, error) {
-			return reduceInts(v, func(a, b int64) (int64, error) { return min(a, b), nil })
-		},
-		"add1":      func(v any) (int64, error) { n, err := toInt(v); return n + 1, err },
-		"until":     intRange,
-		"untilStep": intRangeWithStep,
-		"seq":       formatSequence,
-
-		"addf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a + b }) },
-		"subf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a - b }) },
-		"mulf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a * b }) },
-		"divf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a / b }) },
-		"floor": func(v any) (float64, error) { f, err := toFloat(v); return math.Floor(f), err },
-		"ceil":  func(v any) (float64, error) { f, err := toFloat(v); return math.Ceil(f), err },
-		"round": func(v any, places int) (float64, error) {
-			f, err := toFloat(v)
-			unit := math.Pow10(places)
-			return math.Floor(f*unit+0.5) / unit, err
-		},
-
-		"int":      toInt,
-		"int64":    toInt,
-		"float64":  toFloat,
-		"atoi":     func(s string) (int64, error) { return toInt(s) },
-		"toString": limitedPrintFunc(func(v ...any) string { return fmt.Sprint(v...) }),
-
-		"date":       func(layout string, at any) (string, error) { return formatTime(layout, at, time.Local) },
-		"htmlDate":   func(at any) (string, error) { return formatTime(time.DateOnly, at, time.Local) },
-		"dateInZone": dateInZone,
-		"dateModify": dateModify,
-		"toDate":     func(layout, s string) (time.Time, error) { return time.ParseInLocation(layout, s, time.Local) },
-		"unixEpoch":  func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) },
-		"duration":   formatSeconds,
-
-		"b64enc":    base64Encoder(base64.StdEncoding),
-		"b64dec":    base64Decoder(base64.StdEncoding),
-		"b32enc":    func(s string) (string, error) { return limitLength(base32.StdEncoding.EncodeToString([]byte(s))) },
-		"b32dec":    func(s string) (string, error) { b, err := base32.StdEncoding.DecodeString(s); return string(b), err },
-		"sha1sum":   func(s string) string { return fmt.Sprintf("%x", sha1.Sum([]byte(s))) },
-		"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
-		"sha512sum": func(s string) string { return fmt.Sprintf("%x", sha512.Sum512([]byte(s))) },
-		"urlParse":  urlParse,
-
-		"fromJson":     parseJSON,
-		"toJson":       newJSONEncodeFunc("", true),
-		"toPrettyJson": newJSONEncodeFunc("  ", true),
-		"toRawJson":    newJSONEncodeFunc("", false),
-
-		"list":   func(v ...any) ([]any, error) { return limitValueSize(v) },
-		"tuple":  func(v ...any) ([]any, error) { return limitValueSize(v) },
-		"first":  func(list any) (any, error) { return elementAt(list, 0) },
-		"last":   func(list any) (any, error) { return elementAt(list, -1) },
-		"append": func(list, v any) ([]any, error) { return concatLists(list, []any{v}) },
-		"concat": concatLists,
-		"rest":   func(list any) ([]any, error) { return subslice(list, 1, math.MaxInt) },
-		"initial": func(list any) ([]any, error) {
 			l, err := toAnySlice(list)
-			return l[:max(0, len(l)-1)], err
-		},
-		"prepend": func(list, v any) ([]any, error) { return concatLists([]any{v}, list) },
-		"reverse": func(list any) ([]any, error) {
-			l, err := toAnySlice(list)
-			slices.Reverse(l)
-			return l, err
-		},
-		"without": func(list any, unwanted ...any) ([]any, error) {
-			l, err := toAnySlice(list)
-			return slices.DeleteFunc(l, func(v any) bool {
-				return slices.ContainsFunc(unwanted, func(u any) bool { return reflect.DeepEqual(u, v) })
-			}), err
-		},
-		"compact": func(list any) ([]any, error) {
-			l, err := toAnySlice(list)
-			return slices.DeleteFunc(l, isEmpty), err
-		},
-		"slice": func(list any, bounds ...int) ([]any, error) {
-			from, to := 0, math.MaxInt
-			for i, at := range []*int{&from, &to} {
-				if i < len(bounds) {
-					*at = bounds[i]
-				}
+			if err == nil {
+				err = limitPrintedArgs(l)
 			}
-			return subslice(list, from, to)
-		},
-		"chunk": chunkList,
-		"uniq":  uniqueElements,
-		"has":   func(want, list any) (bool, error) { return containsValue(list, want) },
-
-		"dict": newDict,
-		"get": func(d map[string]any, k string) any {
-			if v, ok := d[k]; ok {
-				return v
-			}
-			return ""
-		},
-		"hasKey":         func(d map[string]any, k string) bool { _, ok := d[k]; return ok },
-		"dig":            dig,
-		"pick":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, true) },
-		"omit":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, false) },
-		"pluck":          pluck,
-		"values":         func(d map[string]any) ([]any, error) { return limitValueSize(sortedValues(d)) },
-		"deepCopy":       func(v any) any { return v }, // values are immutable
-		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeDicts(dicts, true))) },
-		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitValueSize(mergeDicts(dicts, false)) },
-		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitValueSize(mergeDicts(dicts, true)) },
-
-		"base":  path.Base,
-		"dir":   path.Dir,
-		"ext":   path.Ext,
-		"clean": path.Clean,
-		"isAbs": path.IsAbs,
-
-		"kindOf":    func(v any) string { return reflect.ValueOf(v).Kind().String() },
-		"kindIs":    func(kind string, v any) bool { return reflect.ValueOf(v).Kind().String() == kind },
-		"typeOf":    func(v any) string { return fmt.Sprintf("%T", v) },
-		"typeIs":    func(kind string, v any) bool { return fmt.Sprintf("%T", v) == kind },
-		"deepEqual": func(a, b any) bool { return reflect.DeepEqual(a, b) },
-
-		"semver": semver.NewVersion,
-		"semverCompare": func(constraint, v string) (bool, error) {
-			c, err := semver.NewConstraint(constraint)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
-			version, err := semver.NewVersion(v)
-			return err == nil && c.Check(version), err
+			return sortAlpha(l), nil
 		},
+		"keys": func(dicts ...map[string]any) ([]string, error) {
+			if _, err := valueSize(dicts); err != nil {
+				return nil, err
+			}
+			return slices.Sorted(slices.Values(keys(dicts...))), nil
+		},
+		"values": func(d map[string]any) ([]any, error) { return limitValueSize(sortedValues(d)) },
+
+		// The library uses the current time for a value that is no time, and UTC for an unknown zone.
+		"date":         func(layout string, at any) (string, error) { return formatTime(layout, at, "Local") },
+		"htmlDate":     func(at any) (string, error) { return formatTime(time.DateOnly, at, "Local") },
+		"dateInZone":   formatTime,
+		"date_in_zone": formatTime,
+		"dateModify":   dateModify, "date_modify": dateModify, "mustDateModify": mustDateModify, "must_date_modify": mustDateModify,
+		"htmlDateInZone": func(at any, zone string) (string, error) { return formatTime(time.DateOnly, at, zone) },
+
+		"urlParse": func(s string) (any, error) {
+			if _, err := url.Parse(s); err != nil {
+				return nil, errors.Unwrap(err) // without the URL, which may have a password
+			}
+			return library["urlParse"].(func(string) map[string]any)(s), nil
+		},
+
+		"regexMatch": regexMatch, "mustRegexMatch": regexMatch,
+		"regexFind": regexFind, "mustRegexFind": regexFind,
+		"regexFindAll": regexFindAll, "mustRegexFindAll": regexFindAll,
+		"regexSplit": regexSplit, "mustRegexSplit": regexSplit,
+		"regexReplaceAll": sprigRegexReplaceAll, "mustRegexReplaceAll": sprigRegexReplaceAll,
+		"regexReplaceAllLiteral": regexReplaceAllLiteral, "mustRegexReplaceAllLiteral": regexReplaceAllLiteral,
 	}
 }
 
-func isEmpty(v any) bool {
-	truth, _ := template.IsTrue(v)
-	return !truth
+// applyRule returns a function that applies a rule to its arguments, calls f, and limits the size of the result.
+func applyRule(rule argumentRule, f reflect.Value) any {
+	t := f.Type()
+	in := make([]reflect.Type, t.NumIn())
+	for i := range in {
+		in[i] = t.In(i)
+	}
+	fail := func(err error) []reflect.Value {
+		return []reflect.Value{reflect.Zero(t.Out(0)), reflect.ValueOf(&err).Elem()}
+	}
+	call := func(values []reflect.Value) []reflect.Value {
+		if rule != nil {
+			var args []any
+			for i, v := range values {
+				if t.IsVariadic() && i == len(values)-1 {
+					for j := range v.Len() {
+						args = append(args, v.Index(j).Interface())
+					}
+					continue
+				}
+				args = append(args, v.Interface())
+			}
+			if err := rule(args); err != nil {
+				return fail(err)
+			}
+			values = values[:0]
+			for i, a := range args {
+				param := t.In(min(i, len(in)-1))
+				if t.IsVariadic() && i >= len(in)-1 {
+					param = param.Elem()
+				}
+				v := reflect.New(param).Elem()
+				if a != nil {
+					v.Set(reflect.ValueOf(a))
+				}
+				values = append(values, v)
+			}
+		}
+		var results []reflect.Value
+		if t.IsVariadic() && rule == nil {
+			results = f.CallSlice(values)
+		} else {
+			results = f.Call(values)
+		}
+		if len(results) > 1 && !results[1].IsNil() {
+			return results
+		}
+		if err := limitResult(results[0].Interface()); err != nil {
+			return fail(err)
+		}
+		return append(results[:1], reflect.Zero(reflect.TypeFor[error]()))
+	}
+	return reflect.MakeFunc(reflect.FuncOf(in, []reflect.Type{t.Out(0), reflect.TypeFor[error]()}, t.IsVariadic()), call).Interface()
+}
+
+func limitResult(v any) error {
+	if s, ok := v.(string); ok {
+		_, err := limitLength(s)
+		return err
+	}
+	_, err := valueSize(v)
+	return err
+}
+
+func limitPrintedArgs(args []any) error {
+	_, err := valueSize(args)
+	return err
+}
+
+func limitIndentedArgs(args []any) error { return limitIndentedSize(args, jsonIndent) }
+
+func convertToInts(args []any) (err error) {
+	for i := range args {
+		if args[i], err = toInt(args[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func convertDivision(args []any) error {
+	err := convertToInts(args)
+	if err == nil && args[1] == int64(0) {
+		err = errors.New("a division by zero")
+	}
+	return err
+}
+
+// maxDecimals limits the number of arguments of functions that calculate with decimal numbers: the result of each step can
+// have 600 digits more than the step before.
+const maxDecimals = 1000
+
+func convertToFloats(args []any) (err error) {
+	if len(args) > maxDecimals {
+		return fmt.Errorf("more than %d numbers", maxDecimals)
+	}
+	for i := range args {
+		if args[i], err = toFloat(args[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func convertToList(i int) argumentRule {
+	return func(args []any) error {
+		l, err := toAnySlice(args[i])
+		args[i] = l
+		return err
+	}
+}
+
+func convertToLists(args []any) error {
+	for i := range args {
+		if err := convertToList(i)(args); err != nil {
+			return err
+		}
+	}
+	return limitPrintedArgs(args)
+}
+
+func limitChunks(args []any) error {
+	if size := args[0].(int); size < 1 {
+		return fmt.Errorf("chunks of %d", size)
+	}
+	return convertToList(1)(args)
+}
+
+// limitComparisons limits the cost of comparing each element of a list with all other arguments.
+func limitComparisons(args []any) error {
+	if err := limitCost(len(args)-1, args[0]); err != nil {
+		return err
+	}
+	return convertToList(0)(args)
+}
+
+func limitRepeat(args []any) error { return limitCopies(args[0].(int), len(args[1].(string)), 0) }
+
+func limitIndent(args []any) error { return limitIndentation(args[0].(int), args[1].(string)) }
+
+func limitReplace(args []any) error {
+	return limitReplacement(args[0].(string), args[1].(string), args[2].(string))
+}
+
+// limitWrap limits the number of line ends: two consecutive lines are together longer than the width.
+func limitWrap(args []any) error {
+	separator, text := "\n", args[len(args)-1].(string)
+	if len(args) == 3 {
+		separator = args[1].(string)
+	}
+	return limitCopies(2*(len(text)/max(1, args[0].(int)))+1, len(separator), len(text))
+}
+
+func limitParts(args []any) error {
+	return limitSplit(args[len(args)-1].(string), args[0].(string))
+}
+
+// limitRange limits the numbers from, to and step of a range, which have the given positions among three arguments. One argument
+// is the end, two arguments are the start and the end.
+func limitRange(fromAt, stepAt, toAt int) argumentRule {
+	return func(args []any) error {
+		from, step, to := 0, 1, 0
+		switch len(args) {
+		case 1:
+			to = args[0].(int)
+		case 2:
+			from, to = args[0].(int), args[1].(int)
+		case 3:
+			from, step, to = args[fromAt].(int), args[stepAt].(int), args[toAt].(int)
+		default:
+			return errors.New("seq takes one to three numbers")
+		}
+		const largest = math.MaxInt / 8 // sums of two such numbers do not overflow
+		for _, n := range []int{from, step, to} {
+			if n > largest || n < -largest {
+				return fmt.Errorf("a range with the number %d", n)
+			}
+		}
+		if step == 0 {
+			return nil
+		}
+		return limitCount(max(from-to, to-from) / max(step, -step))
+	}
+}
+
+// checkUserinfo replaces the panic of the library, whose text has the password.
+func checkUserinfo(args []any) error {
+	userinfo, _ := args[0].(map[string]any)["userinfo"].(string)
+	if _, err := url.Parse("proto://" + userinfo + "@host"); err != nil {
+		return errors.New("the user name or the password has an invalid character")
+	}
+	return nil
+}
+
+func base32Encode(s string) (string, error) {
+	return limitLength(base32.StdEncoding.EncodeToString([]byte(s)))
+}
+
+func base32Decode(s string) (string, error) {
+	b, err := base32.StdEncoding.DecodeString(s)
+	return string(b), err
 }
 
 // firstNonEmpty returns the first argument that is not empty, or the last one.
 func firstNonEmpty(v ...any) any {
 	for _, one := range v {
-		if !isEmpty(one) {
+		if truth, _ := template.IsTrue(one); truth {
 			return one
 		}
 	}
@@ -250,13 +377,6 @@ func firstNonEmpty(v ...any) any {
 		return nil
 	}
 	return v[len(v)-1]
-}
-
-func repeatText(n int, s string) (string, error) {
-	if n < 0 || len(s) > 0 && n > maxContentSize/len(s) {
-		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
-	}
-	return strings.Repeat(s, n), nil
 }
 
 // substring returns s[from:to], limited to the length of s. A negative from means
@@ -269,29 +389,11 @@ func substring(from, to int, s string) string {
 	return s[from:max(from, to)]
 }
 
-// truncateText returns the first n bytes, or the last -n bytes if n is negative.
-func truncateText(n int, s string) string {
-	if n < 0 {
-		return s[max(0, len(s)+n):]
-	}
-	return s[:min(n, len(s))]
-}
-
-// mapAndJoin applies how to each value that is not nil, and joins the results
-// with blanks.
-func mapAndJoin(v []any, how func(string) string) string {
-	var mappedTexts []string
-	for _, one := range v {
-		if one != nil {
-			mappedTexts = append(mappedTexts, how(fmt.Sprint(one)))
-		}
-	}
-	return strings.Join(mappedTexts, " ")
-}
-
-func indentWithPrefix(before string, n int, s string) (string, error) {
-	out, err := indentLines(n, s+"x") // with the added x, an empty last line is indented too
-	return before + strings.TrimSuffix(out, "x"), err
+// roundFloat rounds a half up.
+func roundFloat(v any, places int) (float64, error) {
+	f, err := toFloat(v)
+	unit := math.Pow10(places)
+	return math.Floor(f*unit+0.5) / unit, err
 }
 
 // toAnySlice returns the elements of any list as a new []any.
@@ -309,251 +411,46 @@ func toAnySlice(list any) ([]any, error) {
 	return all, nil
 }
 
-func toStrings(list any) ([]string, error) {
+// subslice returns list[from:to], with indexes limited to the length of the
+// list.
+func subslice(list any, bounds ...any) ([]any, error) {
 	l, err := toAnySlice(list)
+	at := [2]int{0, len(l)}
+	for i := 0; err == nil && i < min(2, len(bounds)); i++ {
+		var n int64
+		n, err = toInt(bounds[i])
+		at[i] = int(min(max(0, n), int64(len(l))))
+	}
+	return l[at[0]:max(at[0], at[1])], err
+}
+
+// uniqueElements returns a list without the elements that are equal to an earlier element.
+func uniqueElements(list any) ([]any, error) {
+	l, err := toAnySlice(list)
+	if err == nil {
+		err = limitPrintedArgs(l)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if _, err := valueSize(list); err != nil {
-		return nil, err
-	}
-	all := make([]string, len(l))
-	for i, v := range l {
-		all[i] = fmt.Sprint(v)
-	}
-	return all, nil
-}
-
-// elementAt returns an element of a list, or nil if the list is empty. A negative i
-// counts from the end.
-func elementAt(list any, i int) (any, error) {
-	l, err := toAnySlice(list)
-	if len(l) == 0 {
-		return nil, err
-	}
-	return l[(i+len(l))%len(l)], nil
-}
-
-func concatLists(lists ...any) ([]any, error) {
-	var all []any
-	for _, list := range lists {
-		l, err := toAnySlice(list)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l...)
-	}
-	return limitValueSize(all)
-}
-
-func uniqueElements(list any) ([]any, error) {
-	l, err := toAnySlice(list)
 	seen := map[string]bool{}
 	return slices.DeleteFunc(l, func(v any) bool {
-		text := fmt.Sprint(v)
+		text := fmt.Sprintf("%#v", v)
 		was := seen[text]
 		seen[text] = true
 		return was
-	}), err
+	}), nil
 }
 
-func newDict(pairs ...any) (map[string]any, error) {
-	d := map[string]any{}
-	for i := 0; i < len(pairs); i += 2 {
-		var v any = ""
-		if i+1 < len(pairs) {
-			v = pairs[i+1]
-		}
-		d[fmt.Sprint(pairs[i])] = v
+func mergeDicts(dicts []map[string]any, override bool) (map[string]any, error) {
+	if err := limitCost(len(dicts), dicts); err != nil {
+		return nil, err
 	}
-	return limitValueSize(d)
-}
-
-func mergeDicts(dicts []map[string]any, override bool) map[string]any {
 	out := map[string]any{}
 	for _, d := range dicts {
 		out = mergeMaps(out, d, override)
 	}
-	return out
-}
-
-// toInt converts numbers and strings to an integer. Fractions are cut off.
-func toInt(v any) (int64, error) {
-	if n := reflect.ValueOf(v); n.IsValid() && (n.CanInt() || n.CanUint()) {
-		return toInt64(n), nil
-	}
-	if n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64); err == nil {
-		return n, nil
-	}
-	f, err := toFloat(v)
-	return int64(f), err
-}
-
-func toFloat(v any) (float64, error) {
-	switch n := reflect.ValueOf(v); {
-	case !n.IsValid():
-		return 0, nil
-	case isNumeric(n):
-		return toFloat64(n), nil
-	case n.Kind() == reflect.String:
-		return strconv.ParseFloat(cmp.Or(n.String(), "0"), 64)
-	}
-	return 0, fmt.Errorf("%T is no number", v)
-}
-
-// reduceInts applies do to the first two numbers of the list, then to the result
-// and the third number, and so on.
-func reduceInts(v []any, do func(a, b int64) (int64, error)) (result int64, err error) {
-	for i, one := range v {
-		n, err := toInt(one)
-		if err == nil && i == 0 {
-			result = n
-		} else if err == nil {
-			result, err = do(result, n)
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	return result, nil
-}
-
-// intRange counts from 0 up to n, exclusive; n may be negative.
-func intRange(n int) ([]int, error) {
-	if n > maxTemplateBodyExecutions || n < -maxTemplateBodyExecutions {
-		return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
-	}
-	list := make([]int, max(n, -n))
-	for i := range list {
-		if list[i] = i; n < 0 {
-			list[i] = -i
-		}
-	}
-	return list, nil
-}
-
-// toTime converts a time, or a number of seconds since 1970, to a time.
-func toTime(v any) (time.Time, error) {
-	if t, ok := v.(time.Time); ok {
-		return t, nil
-	}
-	n, err := toInt(v)
-	return time.Unix(n, 0), err
-}
-
-func formatTime(layout string, v any, where *time.Location) (string, error) {
-	t, err := toTime(v)
-	return t.In(where).Format(layout), err
-}
-
-// dateInZone formats a time in UTC or in the zone of the host. Other zones are
-// not available, because templates cannot open the zone files.
-func dateInZone(layout string, v any, zone string) (string, error) {
-	where := map[string]*time.Location{"": time.UTC, "UTC": time.UTC, "Local": time.Local}[zone]
-	if where == nil {
-		return "", fmt.Errorf("no zone %q here: there are UTC and Local", zone)
-	}
-	return formatTime(layout, v, where)
-}
-
-// formatSeconds formats a number of seconds for display.
-func formatSeconds(seconds any) (string, error) {
-	n, err := toInt(seconds)
-	return (time.Duration(n) * time.Second).String(), err
-}
-
-func dateModify(by string, at any) (time.Time, error) {
-	t, err := toTime(at)
-	if err != nil {
-		return t, err
-	}
-	d, err := time.ParseDuration(by)
-	return t.Add(d), err
-}
-
-// intRangeWithStep returns the numbers from, from+by, from+2*by, … that come before to.
-func intRangeWithStep(from, to, by int) ([]int, error) {
-	var numbers []int
-	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
-		if numbers = append(numbers, at); len(numbers) > maxTemplateBodyExecutions {
-			return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
-		}
-	}
-	return numbers, nil
-}
-
-// formatSequence returns a sequence of numbers, separated by blanks. The arguments are those
-// of the program seq: to, or from and to, or from, step and to.
-func formatSequence(bounds ...int) (string, error) {
-	from, by, to := 1, 1, 0
-	switch len(bounds) {
-	case 1:
-		to = bounds[0]
-	case 2:
-		from, to = bounds[0], bounds[1]
-	case 3:
-		from, by, to = bounds[0], bounds[1], bounds[2]
-	default:
-		return "", errors.New("seq takes one to three numbers")
-	}
-	if len(bounds) < 3 && to < from {
-		by = -1
-	}
-	end := to + 1 // intRangeWithStep excludes the last number, seq includes it
-	if by < 0 {
-		end = to - 1
-	}
-	list, err := intRangeWithStep(from, end, by)
-	return strings.Trim(fmt.Sprint(list), "[]"), err
-}
-
-// reduceFloats is reduceInts for floating-point numbers.
-func reduceFloats(v []any, do func(a, b float64) float64) (result float64, err error) {
-	for i, one := range v {
-		n, err := toFloat(one)
-		if err != nil {
-			return 0, err
-		}
-		if result = do(result, n); i == 0 {
-			result = n
-		}
-	}
-	return result, nil
-}
-
-// subslice returns list[from:to], with indexes limited to the length of the
-// list.
-func subslice(list any, from, to int) ([]any, error) {
-	l, err := toAnySlice(list)
-	from = min(max(0, from), len(l))
-	return l[from:min(max(from, to), len(l))], err
-}
-
-func chunkList(size int, list any) ([][]any, error) {
-	l, err := toAnySlice(list)
-	if size < 1 {
-		return nil, fmt.Errorf("chunks of %d", size)
-	}
-	return slices.Collect(slices.Chunk(l, size)), err
-}
-
-// filterKeys returns a copy of the dictionary with only the given keys, or without the
-// given keys.
-func filterKeys(d map[string]any, keys []string, with bool) map[string]any {
-	d = maps.Clone(d)
-	maps.DeleteFunc(d, func(k string, _ any) bool { return slices.Contains(keys, k) != with })
-	return d
-}
-
-// pluck returns the values of a key in several dictionaries.
-func pluck(key string, dicts ...map[string]any) ([]any, error) {
-	all := []any{}
-	for _, d := range dicts {
-		if v, ok := d[key]; ok {
-			all = append(all, v)
-		}
-	}
-	return limitValueSize(all)
+	return limitValueSize(out)
 }
 
 // sortedValues returns the values of a dictionary in the order of their keys.
@@ -584,63 +481,58 @@ func dig(path ...any) (any, error) {
 	return at, nil
 }
 
-// numberedDict returns a dictionary that maps _0, _1, … to the parts of a text.
-func numberedDict(parts []string) map[string]string {
-	d := map[string]string{}
-	for i, s := range parts {
-		d["_"+strconv.Itoa(i)] = s
+// toInt converts numbers and strings to an integer. Fractions are cut off.
+func toInt(v any) (int64, error) {
+	if n := reflect.ValueOf(v); n.IsValid() && (n.CanInt() || n.CanUint()) {
+		return toInt64(n), nil
 	}
-	return d
-}
-
-func abbreviateText(width int, s string) string {
-	if width < 4 || len(s) <= width {
-		return s
-	}
-	return s[:width-3] + "..."
-}
-
-// splitWords splits FirstName, firstName, first_name and the like into words.
-func splitWords(s string) (words []string) {
-	begin, runes := 0, []rune(s)
-	end := func(at int) {
-		if at > begin {
-			words = append(words, string(runes[begin:at]))
-		}
-		begin = at
-	}
-	for i, r := range runes {
-		switch {
-		case r == '_' || r == '-' || unicode.IsSpace(r):
-			end(i)
-			begin = i + 1
-		case unicode.IsUpper(r) && i > 0 && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])):
-			end(i)
+	if n := reflect.ValueOf(v); n.Kind() == reflect.String {
+		if n, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
+			return n, nil
 		}
 	}
-	end(len(runes))
-	return words
+	f, err := toFloat(v)
+	return int64(f), err
 }
 
-func camelCase(s string) string {
-	var b strings.Builder
-	for _, word := range splitWords(s) {
-		b.WriteString(titleCase(word))
+func toFloat(v any) (float64, error) {
+	switch n := reflect.ValueOf(v); {
+	case !n.IsValid():
+		return 0, nil
+	case isNumeric(n):
+		return toFloat64(n), nil
+	case n.Kind() == reflect.String:
+		return strconv.ParseFloat(cmp.Or(n.String(), "0"), 64)
 	}
-	return b.String()
+	return 0, fmt.Errorf("%T is no number", v)
 }
 
-func urlParse(s string) (map[string]any, error) {
-	u, err := url.Parse(s)
+// toTime converts a time, or a number of seconds since 1970, to a time.
+func toTime(v any) (time.Time, error) {
+	if t, ok := v.(time.Time); ok {
+		return t, nil
+	}
+	n, err := toInt(v)
+	return time.Unix(n, 0), err
+}
+
+// formatTime formats a time in UTC or in the zone of the host. Other zones are
+// not available, because templates cannot open the zone files.
+func formatTime(layout string, at any, zone string) (string, error) {
+	where := map[string]*time.Location{"": time.UTC, "UTC": time.UTC, "Local": time.Local}[zone]
+	if where == nil {
+		return "", fmt.Errorf("no zone %q here: there are UTC and Local", zone)
+	}
+	t, err := toTime(at)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the URL, which may have a password
+		return "", err
 	}
-	userinfo := ""
-	if u.User != nil {
-		userinfo = u.User.String()
+	if err := limitCopies(longestField, len(layout), 0); err != nil {
+		return "", err
 	}
-	return map[string]any{
-		"scheme": u.Scheme, "userinfo": userinfo, "host": u.Host, "hostname": u.Hostname(), "path": u.Path,
-		"query": u.RawQuery, "opaque": u.Opaque, "fragment": u.Fragment,
-	}, nil
+	return t.In(where).Format(layout), nil
 }
+
+// longestField is the largest factor by which the fields of a layout become longer: the year 2006 can become
+// 292277026596.
+const longestField = 3

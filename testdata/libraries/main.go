@@ -10,7 +10,7 @@ import (
 	"io"
 	"os"
 
-	_ "github.com/Masterminds/semver/v3"
+	_ "github.com/Masterminds/sprig/v3"
 	_ "github.com/coder/websocket"
 	_ "github.com/containernetworking/cni/libcni"
 	_ "github.com/google/nftables"
