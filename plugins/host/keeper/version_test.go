@@ -261,9 +261,9 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"request ID uint64, Op keeper.op, Spawn *keeper.spawnParams, Process process.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []process.ID, Args []string",
+		"request ID uint64, Op keeper.op, Spawn *keeper.spawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string",
 		"spawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
-		"response ID uint64, Error string, Code keeper.responseCode, Errno int, Process process.ID, Status process.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []process.ID, Ephemeral bool",
+		"response ID uint64, Error string, Code keeper.responseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, Ephemeral bool",
 	}
 	got := []string{fmt.Sprintf("version %d", protocolVersion)}
 	for _, v := range []any{request{}, spawnParams{}, response{}} {
