@@ -21,7 +21,8 @@
 // In all comments, a file name must be that of a file in the package, or a path from the folder of the
 // package, from the root or within the standard library.
 //
-// Docnames prefers silence to a false report: it does not resolve names of other modules, and a
+// Words in quotes, addresses of the web and code blocks are not checked, so that a comment can quote the
+// name of another program. Docnames prefers silence to a false report: it does not resolve names of other modules, and a
 // member of a type that embeds another one is not checked. It only parses and does not check types,
 // so that it takes seconds. The exit status is 1 if it reports a name.
 package main
