@@ -9,7 +9,7 @@
 // handles that cannot leave the task's directory, and only if every entry is
 // allowed there.
 //
-// The package does not read job files, does not detect kinds of sources, and
-// does not use the APIs of clouds: a source is http(s), git, or a file if the
-// operator has allowed it.
+// The package does not read job files. A source is http(s), s3, git, or a
+// file if the operator has allowed it; a source without a scheme is detected only
+// for well-known hosts of repositories and of S3.
 package artifact

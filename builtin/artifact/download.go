@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -113,6 +114,7 @@ type downloader struct {
 	*parsedSource
 	stagingRoot *os.Root
 	counter     *transferCounter
+	client      *http.Client // client of several requests; nil means one per file
 }
 
 func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) error {
@@ -134,14 +136,16 @@ func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) err
 	defer wg.Wait()
 	defer stopReports()
 	wg.Go(func() { d.counter.writeReports(reportCtx, out, d.updateCounter) })
-	if src.sourceType == "git" {
-		ctx, cancel := withTimeout(ctx, o.Limits.GitTimeout, "git_timeout")
-		defer cancel()
-		return d.downloadGit(ctx)
+	timeout, setting, download := o.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
+	switch src.sourceType {
+	case "git":
+		timeout, setting, download = o.Limits.GitTimeout, "git_timeout", d.downloadGit
+	case "s3":
+		timeout, setting, download = o.Limits.S3Timeout, "s3_timeout", d.downloadS3
 	}
-	ctx, cancel := withTimeout(ctx, o.Limits.HTTPTimeout, "http_read_timeout")
+	ctx, cancel := withTimeout(ctx, timeout, setting)
 	defer cancel()
-	return d.downloadFile(ctx)
+	return download(ctx)
 }
 
 func withTimeout(ctx context.Context, d time.Duration, setting string) (context.Context, context.CancelFunc) {
@@ -204,6 +208,9 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	}
 	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, counter: new(transferCounter)}
 	other.Headers = nil // the headers are only for the server of the source
+	if of.s3 != nil && d.s3 != nil {
+		of.s3.useAccessOf(d.s3)
+	}
 	r, err := other.openSource(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
@@ -249,6 +256,11 @@ func (d *downloader) errFileTooLarge() error {
 func (d *downloader) openSource(ctx context.Context) (io.ReadCloser, error) {
 	switch d.sourceType {
 	case "http":
+		return d.get(ctx)
+	case "s3":
+		if err := d.s3.resolveEnv(d.Env); err != nil {
+			return nil, err
+		}
 		return d.get(ctx)
 	case "file":
 		return d.openLocalFile()

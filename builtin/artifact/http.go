@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -21,13 +22,20 @@ var resumeDelay = time.Second
 // get requests the file and returns its content. It uses the proxies that the
 // environment configures.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
-	body := &resumableBody{d: d, ctx: ctx, client: d.newHTTPClient(), resumesLeft: maxResumes}
-	response, err := body.sendRequest()
+	client := d.client
+	if client == nil {
+		client = d.newHTTPClient()
+	}
+	body := &resumableBody{d: d, ctx: ctx, client: client, resumesLeft: maxResumes}
+	response, err := d.sendToRegion(body.sendRequest)
 	if err != nil {
 		return nil, contextCause(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		response.Body.Close()
+		defer response.Body.Close()
+		if d.s3 != nil {
+			return nil, d.s3.responseError(response)
+		}
 		return nil, fmt.Errorf("bad response code: %d", response.StatusCode)
 	}
 	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
@@ -52,6 +60,9 @@ func (d *downloader) newHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if d.s3 != nil {
+				return http.ErrUseLastResponse // another server must not get a signed request; sendToRegion follows the redirects of Amazon
+			}
 			if len(via) >= 10 {
 				return errors.New("it redirects more than 10 times")
 			}
@@ -67,6 +78,21 @@ func (d *downloader) newHTTPClient() *http.Client {
 	}
 }
 
+// newRequest returns a request with the headers of the artifact block.
+func (d *downloader) newRequest(ctx context.Context, target *url.URL) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range d.Headers {
+		request.Header.Set(name, value)
+	}
+	if host := request.Header.Get("Host"); host != "" {
+		request.Host = host
+	}
+	return request, nil
+}
+
 // resumableBody is the content of a file. When the connection breaks, resumableBody
 // requests the rest, if the server identifies the version of the file.
 type resumableBody struct {
@@ -80,19 +106,22 @@ type resumableBody struct {
 }
 
 func (b *resumableBody) sendRequest() (*http.Response, error) {
-	request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, b.d.url.String(), nil)
+	target := b.d.url
+	if b.d.s3 != nil {
+		target = b.d.s3.objectURL(b.d.url)
+	}
+	request, err := b.d.newRequest(b.ctx, target)
 	if err != nil {
 		return nil, err
-	}
-	for name, value := range b.d.Headers {
-		request.Header.Set(name, value)
-	}
-	if host := request.Header.Get("Host"); host != "" {
-		request.Host = host
 	}
 	if b.receivedBytes > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.receivedBytes))
 		request.Header.Set("If-Range", b.ifRangeValidator)
+	}
+	if b.d.s3 != nil {
+		if err := b.d.s3.sign(request, time.Now()); err != nil {
+			return nil, err
+		}
 	}
 	return b.client.Do(request)
 }

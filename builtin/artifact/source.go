@@ -15,16 +15,17 @@ import (
 // parsedSource is the parsed source of an artifact, including the options of the
 // artifact block.
 type parsedSource struct {
-	sourceType string   // "http", "file" or "git"
+	sourceType string   // "http", "s3", "git" or "file"
 	url        *url.URL // the URL without subpath and options
 	subpath    string   // requested path in the archive or repository; "" means all
 
 	checksum      string
 	archiveOption string // archive format; "" means by the file name, "false" means no archive
 	filename      string
-	ref           string
+	ref           string // revision of a repository; "" means the default
 	cloneDepth    string
-	sshKey        string // base64
+	sshKey        string    // base64
+	s3            *s3Source // nil if the source is not of type s3
 }
 
 var (
@@ -57,6 +58,11 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	if repository, ok := expandRepositoryPath(text); ok {
 		text, getter = repository, "git"
 	}
+	if host, _, _ := strings.Cut(text, "/"); getter == "s3" || getter == "" {
+		if _, _, ok := parseAmazonHost(host); ok {
+			text, getter = "https://"+text, "s3"
+		}
+	}
 	if !strings.Contains(text, "://") {
 		text = "file://" + text
 	}
@@ -68,12 +74,16 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	switch scheme := strings.ToLower(u.Scheme); {
 	case getter == "git" && slices.Contains(gitProtocols, scheme):
 		s.sourceType = "git"
+	case getter == "s3" && (scheme == "http" || scheme == "https"), getter == "" && isPlainS3URL(u):
+		s.sourceType = "s3"
 	case getter == "" && (scheme == "http" || scheme == "https"), getter == "http" || getter == "https":
 		s.sourceType = "http"
 	case getter == "" && scheme == "file", getter == "file":
 		s.sourceType = "file"
 	case getter == "git":
 		return nil, fmt.Errorf("download not supported for scheme '%s' by git: there are %s", scheme, strings.Join(gitProtocols, ", "))
+	case getter == "s3":
+		return nil, fmt.Errorf("download not supported for scheme '%s' by s3: there are http, https", scheme)
 	case getter == "":
 		return nil, unsupportedSchemeError(scheme)
 	default:
@@ -121,7 +131,6 @@ var schemeHints = map[string]string{
 	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
 	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
 	"hg":   "take an archive by https, or a mirror by git",
-	"s3":   "take the object's https URL, https://bucket.s3.amazonaws.com/key, with a signed query if it is not public",
 	"ssh":  "put git:: before it",
 }
 
@@ -132,7 +141,7 @@ func unsupportedSchemeError(scheme string) error {
 	if way := schemeHints[scheme]; way != "" {
 		return fmt.Errorf("%w: %s", err, way)
 	}
-	return fmt.Errorf("%w: there are http, https and git", err)
+	return fmt.Errorf("%w: there are http, https, s3 and git", err)
 }
 
 // expandRepositoryPath expands host/owner/repository[/part] to a URL.
@@ -167,8 +176,15 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 		q.Set(name, value)
 	}
 	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "filename": &s.filename}
-	if s.sourceType == "git" {
+	s3Options := map[string]string{}
+	switch s.sourceType {
+	case "git":
 		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.ref, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
+	case "s3":
+		for _, name := range s3OptionNames {
+			s3Options[name] = q.Get(name)
+			q.Del(name)
+		}
 	}
 	for name, to := range ours {
 		*to = q.Get(name)
@@ -179,7 +195,10 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 	if !maps.EqualFunc(before, q, slices.Equal) {
 		s.url.RawQuery = q.Encode()
 	}
-	return nil
+	if s.sourceType == "s3" {
+		s.s3, err = parseS3Source(s.url, s3Options)
+	}
+	return err
 }
 
 // fileName returns the name of the downloaded file: the value of the option

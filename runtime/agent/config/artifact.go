@@ -18,6 +18,7 @@ var artifactSettings = map[string]setting{
 	"http_read_timeout":                artifactSetting(configItem.parseDuration),
 	"http_max_size":                    artifactSetting(configItem.parseSize),
 	"git_timeout":                      artifactSetting(configItem.parseDuration),
+	"s3_timeout":                       artifactSetting(configItem.parseDuration),
 	"decompression_limit_file_count":   artifactSetting(configItem.parseWholeNumber),
 	"decompression_limit_size":         artifactSetting(configItem.parseSize),
 	"decompression_limit_ratio":        artifactSetting(configItem.parseWholeNumber),
@@ -28,9 +29,8 @@ var artifactSettings = map[string]setting{
 	"download_uids": artifactSetting(configItem.parseDownloadUIDs),
 
 	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},
-	"gcs_timeout":                 {ignoredReason: noBucketDownloadsReason},
 	"hg_timeout":                  {ignoredReason: "there are no downloads with Mercurial here"},
-	"s3_timeout":                  {ignoredReason: noBucketDownloadsReason},
+	"gcs_timeout":                 {ignoredReason: "objects of Google are downloaded by https here"},
 }
 
 // DownloadUIDs returns the user ids that are reserved for downloads; no task may
@@ -40,8 +40,6 @@ func (c *Config) DownloadUIDs() idrange.Set {
 	set, _ := idrange.ParseDownloadUIDs(text) // an error is impossible: the text was checked when the file was read
 	return set
 }
-
-const noBucketDownloadsReason = "there are no downloads from buckets here but by https"
 
 func artifactSetting[T any](read func(configItem) (T, error)) setting {
 	return builtinHookSetting(func(c *Config) *map[string]any { return &c.Artifact }, read)
