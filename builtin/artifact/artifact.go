@@ -214,7 +214,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *i
 	if err != nil {
 		return err
 	}
-	if src.sourceType == "git" || src.checksum == "" {
+	if src.isRepository() || src.checksum == "" {
 		return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress)
 	}
 	name, err := src.fileName()

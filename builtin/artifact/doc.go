@@ -9,7 +9,7 @@
 // handles that cannot leave the task's directory, and only if every entry is
 // allowed there.
 //
-// The package does not read job files. A source is http(s), s3, git, or a
+// The package does not read job files. A source is http(s), s3, git, hg, or a
 // file if the operator has allowed it; a source without a scheme is detected only
 // for well-known hosts of repositories and of S3.
 package artifact

@@ -32,10 +32,10 @@ type downloadRequest struct {
 	Env      map[string]string
 }
 
-// isGit reports whether the source is a git repository.
-func (o *downloadRequest) isGit() bool {
+// isRepository reports whether the source is a repository, which a program clones.
+func (o *downloadRequest) isRepository() bool {
 	src, err := parseSource(o.Source, o.Options)
-	return err == nil && src.sourceType == "git"
+	return err == nil && src.isRepository()
 }
 
 // downloadStep is the part of a download that one process performs.
@@ -92,7 +92,7 @@ func runDownload(in io.Reader, out io.Writer) error {
 	if err := unix.Fchdir(stagingDirFD); err != nil {
 		return fmt.Errorf("enter the directory of the download: %w", err)
 	}
-	unix.Close(stagingDirFD) // git must not inherit the descriptor
+	unix.Close(stagingDirFD) // git and hg must not inherit the descriptor
 	for name, value := range o.Env {
 		if err := os.Setenv(name, value); err != nil {
 			return fmt.Errorf("the variable %s: %w", name, err)
@@ -140,6 +140,8 @@ func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) err
 	switch src.sourceType {
 	case "git":
 		timeout, setting, download = o.Limits.GitTimeout, "git_timeout", d.downloadGit
+	case "hg":
+		timeout, setting, download = o.Limits.HgTimeout, "hg_timeout", d.downloadHg
 	case "s3":
 		timeout, setting, download = o.Limits.S3Timeout, "s3_timeout", d.downloadS3
 	}

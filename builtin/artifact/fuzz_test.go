@@ -13,7 +13,7 @@ import (
 // parseSource never panics, and never returns a path that leads out of the
 // artifact.
 func FuzzSource(f *testing.F) {
-	for _, s := range []string{"https://x/y//z?checksum=md5:00", "git@github.com:o/r.git", "github.com/o/r//..", "s3::x", "file:///a//b", "git::ssh://-x/y", "http://%zz"} {
+	for _, s := range []string{"https://x/y//z?checksum=md5:00", "git@github.com:o/r.git", "github.com/o/r//..", "s3::x", "file:///a//b", "git::ssh://-x/y", "hg::ssh://x//y//z?rev=1", "http://%zz"} {
 		f.Add(s, "filename", "../x")
 	}
 	f.Fuzz(func(t *testing.T, text, option, value string) {

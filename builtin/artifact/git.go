@@ -4,21 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/url"
 	"os"
-	"os/exec"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // gitProtocols are the transports that git may use. The transport "file" is missing, so that a
@@ -34,23 +28,16 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	case d.ref != "" && !revisionPattern().MatchString(d.ref):
 		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.ref)
 	}
-	if login := d.url.User; login != nil {
-		password, _ := login.Password()
-		if strings.ContainsAny(login.Username()+password, "\n\x00") {
-			return errors.New("the user of the source, or its password, has a line break")
-		}
+	if err := d.checkLogin(); err != nil {
+		return err
 	}
 	// The archive option has no effect on git sources, as in Nomad.
 	env, err := d.gitEnv()
 	if err != nil {
 		return err
 	}
-	// RLIMIT_FSIZE limits the size of single files; checkRepositorySize checks the total
-	// size of the clone.
-	if limit := uint64(d.Limits.Unpacked); limit > 0 {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-			return err
-		}
+	if err := d.limitFileSize(); err != nil {
+		return err
 	}
 	tree := repositoryDirName
 	clone := []string{"clone", "--quiet", "--no-checkout"}
@@ -81,7 +68,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.checkRepositorySize(tree); err != nil {
+	if err := d.checkRepositorySize(tree, ".git"); err != nil {
 		return err
 	}
 	if err := d.writeOriginURL(path.Join(tree, ".git", "config")); err != nil {
@@ -90,9 +77,9 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	return d.moveTreeToResult(tree, "")
 }
 
-// repositoryURL returns the URL that is passed to git. For http it has no user
+// repositoryURL returns the URL that is passed to git or hg. For http it has no user
 // (which may be a key) and no password, because every user of the machine can
-// read the arguments of git.
+// read the arguments of a process.
 func (d *downloader) repositoryURL() string {
 	if !d.hasHTTPLogin() {
 		return d.url.String()
@@ -143,26 +130,11 @@ func (d *downloader) gitLoginConfig() (flags, env []string) {
 		[]string{envGitUser + "=" + d.url.User.Username(), envGitPassword + "=" + password}
 }
 
-const (
-	// gitFileLimitFactor is the limit of files in a repository, divided by the limit of
-	// files in an archive.
-	gitFileLimitFactor = 64
-	// memoryLimitedGitScript starts git with a limit of 4 GiB of memory for each of its
-	// processes.
-	memoryLimitedGitScript = `ulimit -d 4194304 && exec git "$@"`
-)
-
-func (d *downloader) newGitQuota() unpackQuota {
-	limits := d.Limits
-	limits.Files *= gitFileLimitFactor
-	return unpackQuota{limits: limits}
-}
-
 // checkFileCount rejects a revision that has too many files. It uses git ls-tree,
 // before files are written or read: a small repository can have a huge tree, in which
 // directories have the same subdirectory many times.
 func (d *downloader) checkFileCount(ctx context.Context, env []string, tree string) error {
-	entries := &fileCounter{unpackQuota: d.newGitQuota()}
+	entries := &fileCounter{unpackQuota: d.newRepositoryQuota()}
 	err := errors.New("no revision")
 	for _, ref := range []string{cmp.Or(d.ref, "HEAD"), "origin/" + d.ref} {
 		if err != nil && entries.err == nil {
@@ -172,51 +144,15 @@ func (d *downloader) checkFileCount(ctx context.Context, env []string, tree stri
 	return entries.err // an error of ls-tree is ignored: an invalid revision makes the checkout fail
 }
 
-// fileCounter counts the file names, each with a zero byte at the end, that are
-// written to it.
-type fileCounter struct {
-	unpackQuota
-	err error
-}
-
-func (c *fileCounter) Write(p []byte) (int, error) {
-	for range bytes.Count(p, []byte{0}) {
-		if c.err = c.addFile(); c.err != nil {
-			return 0, c.err
-		}
-	}
-	return len(p), nil
-}
-
-// revisionPattern matches a valid ref, which cannot be taken for a flag.
-var revisionPattern = lazyRegexp(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
-
 // commitPattern matches a full commit hash.
 var commitPattern = lazyRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // gitEnv returns the environment of git. With it git does not prompt, reads no configuration
 // of a user or the machine, and uses only the transports of gitProtocols.
 func (d *downloader) gitEnv() ([]string, error) {
-	dir, err := os.Getwd()
+	ssh, home, err := d.prepareSSH()
 	if err != nil {
 		return nil, err
-	}
-	home := path.Join(dir, scratchDirName)
-	// ssh rejects hosts that are not in a list of known hosts: the operator must provide the
-	// list at the usual path of ssh, or the job must turn the check off (insecure).
-	ssh := "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null"
-	if d.Insecure {
-		ssh += " -o StrictHostKeyChecking=no"
-	}
-	if d.sshKey != "" {
-		key, err := base64.StdEncoding.DecodeString(d.sshKey)
-		if err != nil {
-			return nil, fmt.Errorf("the option sshkey is no base64: %w", err)
-		}
-		if err := d.stagingRoot.WriteFile(path.Join(scratchDirName, "key"), key, 0o600); err != nil {
-			return nil, err
-		}
-		ssh += " -o IdentitiesOnly=yes -i '" + strings.ReplaceAll(path.Join(home, "key"), "'", `'\''`) + "'"
 	}
 	return append(os.Environ(),
 		"HOME="+home, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
@@ -231,76 +167,6 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
 	login, variables := d.gitLoginConfig()
-	flags = append(flags, login...)
-	var gitOutput bytes.Buffer
-	if _, err := exec.LookPath("git"); err != nil {
-		return errors.New("there is no git on this machine: install it")
-	}
-	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedGitScript, "git"}, flags, args)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clip(env), variables...), &gitOutput, &gitOutput
-	if out != nil {
-		cmd.Stdout = out
-	}
-	err := d.startGit(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err == nil {
-		return nil
-	}
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		if status := exit.Sys().(syscall.WaitStatus); status.Signaled() && status.Signal() == syscall.SIGXFSZ {
-			return (&unpackQuota{limits: d.Limits}).errContentTooLarge()
-		}
-	}
-	text := strings.TrimSpace(gitOutput.String())
-	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
-		text = strings.ReplaceAll(text, user.String()+"@", "xxxxx@")
-		if password, _ := user.Password(); password != "" {
-			text = strings.ReplaceAll(text, password, "xxxxx")
-		}
-	}
-	if len(text) > 1000 {
-		text = "… " + text[len(text)-1000:]
-	}
-	return fmt.Errorf("git: %w: %s", contextCause(ctx, err), text)
-}
-
-// startGit starts git without access to /proc. This process itself has access,
-// because it needs it to make a user namespace.
-func (d *downloader) startGit(cmd *exec.Cmd) error {
-	if d.Limits.NoLandlock {
-		return cmd.Start()
-	}
-	stage, err := d.stagingRoot.Open(".")
-	if err != nil {
-		return err
-	}
-	defer stage.Close()
-	return runOnNewThread(func() error {
-		if err := restrictThreadWithLandlock(stage, d.Limits.withoutInaccessiblePaths(), false); err != nil && !errors.Is(err, errNoLandlock) {
-			return err
-		}
-		return cmd.Start()
-	})
-}
-
-// checkRepositorySize rejects a repository that is larger than the limit for unpacked content.
-func (d *downloader) checkRepositorySize(tree string) error {
-	t := d.newGitQuota()
-	return fs.WalkDir(d.stagingRoot.FS(), tree, func(name string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if inside := strings.TrimPrefix(name, tree+"/"); !strings.HasPrefix(inside, ".git/") {
-			if err := t.addFile(); err != nil {
-				return err
-			}
-		}
-		return t.addBytes(info.Size())
-	})
+	env = append(slices.Clip(env), variables...)
+	return d.runRepositoryProgram(ctx, repositoryProgram{"git", "git"}, env, slices.Concat(flags, login, args), out)
 }

@@ -450,6 +450,9 @@ func TestParseSource(t *testing.T) {
 		{"github.com/o/r//a/b", "git", "https://github.com/o/r.git", "a/b"},
 		{"gitlab.com/o/r.git?depth=1", "git", "https://gitlab.com/o/r.git", ""},
 		{"git::https://x/r.git", "git", "https://x/r.git", ""},
+		{"hg::https://x/r//sub?rev=v1", "hg", "https://x/r", "sub"},
+		{"hg::ssh://u@x//srv/r//sub", "hg", "ssh://u@x//srv/r", "sub"},
+		{"hg::ssh://u@x/r", "hg", "ssh://u@x/r", ""},
 		{"/etc/x", "file", "file:///etc/x", ""},
 	} {
 		s, err := parseSource(c.text, nil)

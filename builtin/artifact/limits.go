@@ -16,6 +16,7 @@ type Limits struct {
 	HTTPTimeout time.Duration `json:"http_read_timeout"` // timeout per file; 0 means no timeout
 	HTTPMaxSize int64         `json:"http_max_size"`     // bytes per file; 0 means no limit
 	GitTimeout  time.Duration `json:"git_timeout"`
+	HgTimeout   time.Duration `json:"hg_timeout"`
 	S3Timeout   time.Duration `json:"s3_timeout"`                     // timeout for all objects of an artifact
 	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
@@ -39,6 +40,7 @@ func defaultLimits() Limits {
 		HTTPTimeout:    30 * time.Minute,
 		HTTPMaxSize:    100e9,
 		GitTimeout:     30 * time.Minute,
+		HgTimeout:      30 * time.Minute,
 		S3Timeout:      30 * time.Minute,
 		Files:          4096,
 		Unpacked:       100e9,
@@ -52,7 +54,7 @@ const unpackRatioLimitMinSize = 256 << 20
 
 // maxDownloadDuration returns the time after which the process of a download is killed.
 func (l *Limits) maxDownloadDuration() time.Duration {
-	return max(l.HTTPTimeout, l.GitTimeout, l.S3Timeout, 30*time.Minute) + time.Minute
+	return max(l.HTTPTimeout, l.GitTimeout, l.HgTimeout, l.S3Timeout, 30*time.Minute) + time.Minute
 }
 
 // extraLandlockPath is a parsed element of Limits.ExtraPaths.

@@ -64,16 +64,17 @@ func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, updat
 	}
 }
 
-// updateCounter counts what git has received, the size of the repository's pack files. git prints its own
-// progress in a form for people only. For other sources updateCounter does nothing.
+// updateCounter counts what git has received, the size of the repository's pack files, or hg, the size of its
+// store. Both print their own progress in a form for people only. For other sources updateCounter does nothing.
 func (d *downloader) updateCounter() {
-	if d.sourceType != "git" {
+	received := map[string]string{"git": ".git/objects/pack", "hg": ".hg/store"}[d.sourceType]
+	if received == "" {
 		return
 	}
 	size := int64(0)
-	_ = fs.WalkDir(d.stagingRoot.FS(), path.Join(repositoryDirName, ".git", "objects", "pack"), func(_ string, e fs.DirEntry, err error) error {
+	_ = fs.WalkDir(d.stagingRoot.FS(), path.Join(repositoryDirName, received), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil // git removes files during the walk
+			return nil // both programs remove files during the walk
 		}
 		if info, err := e.Info(); err == nil {
 			size += info.Size()

@@ -154,7 +154,7 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 	switch {
 	case cred == nil:
 		kinds = kinds[2:]
-	case !p.request.isGit(): // only git needs a user namespace: ssh requires an account for its user id
+	case !p.request.isRepository(): // only git and hg need a user namespace: ssh requires an account for its user id
 		kinds = kinds[1:]
 	}
 	var err error
@@ -170,7 +170,7 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
 		p.cmd.Args[0] = os.Args[0]
 		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.progress, p.stderr, []*os.File{p.stagingDir}, attr
-		p.cmd.WaitDelay = 5 * time.Second // a child of git that keeps stderr open would otherwise delay Wait
+		p.cmd.WaitDelay = 5 * time.Second // a child of git or hg that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.kill
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
@@ -233,10 +233,10 @@ func runOnNewThread(f func() error) error {
 // startOnConfinedThread restricts the calling thread permanently, and starts a command,
 // which inherits the restrictions.
 func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
-	if o.isGit() && os.Geteuid() == 0 {
+	if o.isRepository() && os.Geteuid() == 0 {
 		shown, err := ensureStagingDirReachable(stage)
 		if err != nil {
-			hclog.Default().Debug("git may not find its directory", "error", err)
+			hclog.Default().Debug("git and hg may not find their directory", "error", err)
 		}
 		if shown != nil {
 			defer shown.Close()

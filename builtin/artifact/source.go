@@ -15,7 +15,7 @@ import (
 // parsedSource is the parsed source of an artifact, including the options of the
 // artifact block.
 type parsedSource struct {
-	sourceType string   // "http", "s3", "git" or "file"
+	sourceType string   // "http", "s3", "git", "hg" or "file"
 	url        *url.URL // the URL without subpath and options
 	subpath    string   // requested path in the archive or repository; "" means all
 
@@ -27,6 +27,9 @@ type parsedSource struct {
 	sshKey        string    // base64
 	s3            *s3Source // nil if the source is not of type s3
 }
+
+// isRepository reports whether a program clones the source.
+func (s *parsedSource) isRepository() bool { return s.sourceType == "git" || s.sourceType == "hg" }
 
 var (
 	getterPrefixPattern = lazyRegexp(`^([A-Za-z0-9]+)::(.+)$`)
@@ -74,6 +77,8 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	switch scheme := strings.ToLower(u.Scheme); {
 	case getter == "git" && slices.Contains(gitProtocols, scheme):
 		s.sourceType = "git"
+	case getter == "hg" && slices.Contains(hgProtocols, scheme):
+		s.sourceType = "hg"
 	case getter == "s3" && (scheme == "http" || scheme == "https"), getter == "" && isPlainS3URL(u):
 		s.sourceType = "s3"
 	case getter == "" && (scheme == "http" || scheme == "https"), getter == "http" || getter == "https":
@@ -82,6 +87,8 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 		s.sourceType = "file"
 	case getter == "git":
 		return nil, fmt.Errorf("download not supported for scheme '%s' by git: there are %s", scheme, strings.Join(gitProtocols, ", "))
+	case getter == "hg":
+		return nil, fmt.Errorf("download not supported for scheme '%s' by hg: there are %s", scheme, strings.Join(hgProtocols, ", "))
 	case getter == "s3":
 		return nil, fmt.Errorf("download not supported for scheme '%s' by s3: there are http, https", scheme)
 	case getter == "":
@@ -92,8 +99,12 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User.Username(), "-") {
 		return nil, fmt.Errorf("the host %q begins with a dash", u.Host)
 	}
-	if before, sub, ok := strings.Cut(u.Path, "//"); ok && s.sourceType != "file" {
-		u.Path, u.RawPath = before, ""
+	root := ""
+	if s.sourceType == "hg" && u.Scheme == "ssh" && strings.HasPrefix(u.Path, "//") {
+		root = "/" // hg writes an absolute path of the server as ssh://host//path
+	}
+	if before, sub, ok := strings.Cut(u.Path[len(root):], "//"); ok && s.sourceType != "file" {
+		u.Path, u.RawPath = root+before, ""
 		s.subpath = path.Clean(strings.Trim(sub, "/"))
 		if !isLocalPath(s.subpath) {
 			return nil, fmt.Errorf("the part %q of the source leads out of it", sub)
@@ -130,7 +141,6 @@ func invalidURLError(text string, err error) error {
 var schemeHints = map[string]string{
 	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
 	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
-	"hg":   "take an archive by https, or a mirror by git",
 	"ssh":  "put git:: before it",
 }
 
@@ -141,7 +151,7 @@ func unsupportedSchemeError(scheme string) error {
 	if way := schemeHints[scheme]; way != "" {
 		return fmt.Errorf("%w: %s", err, way)
 	}
-	return fmt.Errorf("%w: there are http, https, s3 and git", err)
+	return fmt.Errorf("%w: there are http, https, s3, git and hg", err)
 }
 
 // expandRepositoryPath expands host/owner/repository[/part] to a URL.
@@ -180,6 +190,8 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 	switch s.sourceType {
 	case "git":
 		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.ref, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
+	case "hg":
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "rev": &s.ref, "sshkey": &s.sshKey}
 	case "s3":
 		for _, name := range s3OptionNames {
 			s3Options[name] = q.Get(name)

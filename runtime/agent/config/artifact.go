@@ -18,6 +18,7 @@ var artifactSettings = map[string]setting{
 	"http_read_timeout":                artifactSetting(configItem.parseDuration),
 	"http_max_size":                    artifactSetting(configItem.parseSize),
 	"git_timeout":                      artifactSetting(configItem.parseDuration),
+	"hg_timeout":                       artifactSetting(configItem.parseDuration),
 	"s3_timeout":                       artifactSetting(configItem.parseDuration),
 	"decompression_limit_file_count":   artifactSetting(configItem.parseWholeNumber),
 	"decompression_limit_size":         artifactSetting(configItem.parseSize),
@@ -29,7 +30,6 @@ var artifactSettings = map[string]setting{
 	"download_uids": artifactSetting(configItem.parseDownloadUIDs),
 
 	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},
-	"hg_timeout":                  {ignoredReason: "there are no downloads with Mercurial here"},
 	"gcs_timeout":                 {ignoredReason: "objects of Google are downloaded by https here"},
 }
 

@@ -15,6 +15,7 @@ client {
     http_read_timeout = "5m"
     http_max_size     = "2GB"
     git_timeout       = "90s"
+    hg_timeout        = "91s"
     s3_timeout        = "92s"
     gcs_timeout       = "93s"
 
@@ -30,12 +31,12 @@ client {
 }`
 	var c Config
 	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
-	if want := []string{"n.hcl:8: client.artifact.gcs_timeout is ignored: objects of Google are downloaded by https here"}; !slices.Equal(got, want) {
+	if want := []string{"n.hcl:9: client.artifact.gcs_timeout is ignored: objects of Google are downloaded by https here"}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 	want := map[string]any{
 		"http_read_timeout": 5 * time.Minute, "http_max_size": int64(2e9), "git_timeout": 90 * time.Second,
-		"s3_timeout":                     92 * time.Second,
+		"hg_timeout": 91 * time.Second, "s3_timeout": 92 * time.Second,
 		"decompression_limit_file_count": 10, "decompression_limit_size": int64(64 << 20), "decompression_limit_ratio": 0,
 		"disable_filesystem_isolation": true, "download_uids": "70000-70999",
 	}
