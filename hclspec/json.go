@@ -163,7 +163,7 @@ func newJSONElement(s *Spec) *jsonSpec {
 // FromJSON returns the Spec whose MarshalJSON is text. Like specwire.FromProto, it leaves most errors to Decode. The Spec of
 // null is nil.
 //
-// FromJSON accepts each JSON form of the message: names of fields in lowerCamelCase too, limits as numbers, and fields that are
+// FromJSON accepts each JSON form of the message: names of fields in "lowerCamelCase" too, limits as numbers, and fields that are
 // null. An unknown or repeated field is an error.
 func FromJSON(text []byte) (*Spec, error) {
 	if string(text) == "null" {
@@ -192,7 +192,7 @@ func (r jsonReader) next() json.Token {
 	return token
 }
 
-// fieldNames maps the names in lowerCamelCase to the names of the .proto file, where they differ.
+// fieldNames maps the names in "lowerCamelCase" to the names of the .proto file, where they differ.
 var fieldNames = map[string]string{
 	"blockValue": "block_value", "blockAttrs": "block_attrs", "blockList": "block_list", "blockSet": "block_set", "blockMap": "block_map",
 	"minItems": "min_items", "maxItems": "max_items",

@@ -501,7 +501,7 @@ func (d *downloader) sendToRegion(send func() (*http.Response, error)) (*http.Re
 	return send()
 }
 
-// s3Listing is a page of the response to ListObjectsV2.
+// s3Listing is a page of the response to "ListObjectsV2".
 type s3Listing struct {
 	EncodingType          string
 	IsTruncated           bool

@@ -170,7 +170,7 @@ func TestS3Signatures(t *testing.T) {
 }
 
 // s3Server is a server of buckets. Requests are rejected unless they are signed
-// with secretKey.
+// with the secret key of the test.
 type s3Server struct {
 	url      string
 	objects  map[string]string // bucket/key -> content
@@ -236,7 +236,7 @@ func (s *s3Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	http.ServeContent(rw, r, "", time.Time{}, strings.NewReader(content))
 }
 
-// serveList serves one page of ListObjectsV2.
+// serveList serves one page of "ListObjectsV2".
 func (s *s3Server) serveList(rw http.ResponseWriter, q url.Values, bucket string) {
 	all := s.list
 	if all == nil {
