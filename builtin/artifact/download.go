@@ -242,7 +242,7 @@ func (d *downloader) fetchFile(ctx context.Context, to string) error {
 	defer f.Close()
 	w := io.MultiWriter(d.counter, f)
 	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: d.errFileTooLarge}, w)
+		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: func() error { return newFileTooLargeError(limit) }}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
 		return contextCause(ctx, err)
@@ -250,8 +250,9 @@ func (d *downloader) fetchFile(ctx context.Context, to string) error {
 	return f.Close()
 }
 
-func (d *downloader) errFileTooLarge() error {
-	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(d.Limits.HTTPMaxSize))
+// newFileTooLargeError describes a download of more than maxSize bytes.
+func newFileTooLargeError(maxSize int64) error {
+	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(maxSize))
 }
 
 // openSource opens the file of the source for reading.

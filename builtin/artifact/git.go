@@ -36,7 +36,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.limitFileSize(); err != nil {
+	if err := limitFileSize(d.Limits.Unpacked); err != nil {
 		return err
 	}
 	tree := repositoryDirName

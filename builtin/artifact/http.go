@@ -40,7 +40,7 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 	}
 	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
 		response.Body.Close()
-		return nil, d.errFileTooLarge()
+		return nil, newFileTooLargeError(d.Limits.HTTPMaxSize)
 	}
 	d.counter.total.Store(max(0, response.ContentLength))
 	body.ReadCloser = response.Body

@@ -70,14 +70,13 @@ func (d *downloader) checkLogin() error {
 	return nil
 }
 
-// limitFileSize limits the size of single files that this process and its child processes
-// write; checkRepositorySize checks the total size of the clone.
-func (d *downloader) limitFileSize() error {
-	limit := uint64(d.Limits.Unpacked)
-	if limit == 0 {
+// limitFileSize limits the size in bytes of single files that this process and its child processes
+// write; 0 means no limit. checkRepositorySize checks the total size of the clone.
+func limitFileSize(maxSize int64) error {
+	if maxSize == 0 {
 		return nil
 	}
-	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit})
+	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(maxSize), Max: uint64(maxSize)})
 }
 
 // prepareSSH stores the key of the option sshkey, and returns the command of ssh and the

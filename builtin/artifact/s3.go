@@ -379,7 +379,7 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 	defer body.Close()
 	var w = counter
 	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: d.errFileTooLarge}, counter)
+		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: func() error { return newFileTooLargeError(limit) }}, counter)
 	}
 	if err := u.writeFile(name, 0o644, io.TeeReader(body, w)); err != nil {
 		return fmt.Errorf("object %q: %w", name, contextCause(ctx, err))
