@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/tools/worktree"
 )
 
 func main() {
@@ -20,18 +19,9 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
-	var root string
-	switch len(args) {
-	case 0:
-		out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
-		if err != nil {
-			return fmt.Errorf("find the root of the work tree: %w", err)
-		}
-		root = strings.TrimSpace(string(out))
-	case 1:
-		root = args[0]
-	default:
-		return errors.New("only one directory can be checked")
+	root, err := worktree.Root(args)
+	if err != nil {
+		return err
 	}
 	ix, err := readTree(root)
 	if err != nil {

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"text/tabwriter"
+
+	"github.com/nomad-lite/nomad-lite/internal/tools/worktree"
 )
 
 func main() {
@@ -21,18 +20,9 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
-	var root string
-	switch len(args) {
-	case 0:
-		out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
-		if err != nil {
-			return fmt.Errorf("find the root of the work tree: %w", err)
-		}
-		root = strings.TrimSpace(string(out))
-	case 1:
-		root = args[0]
-	default:
-		return errors.New("only one directory can be counted")
+	root, err := worktree.Root(args)
+	if err != nil {
+		return err
 	}
 	rows, err := countTree(root)
 	if err != nil {
