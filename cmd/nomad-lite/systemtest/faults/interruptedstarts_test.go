@@ -68,6 +68,7 @@ type interruptedStartsRun struct {
 	allocs  map[string]int // numbers of allocations, by driver
 	unknown map[string]int // numbers of allocations whose exit status is unknown, by driver
 	failed  map[string]int // numbers of allocations whose start has failed, by driver
+	lost    map[string]int // numbers of allocations whose exit code the driver has reported as 0, by driver
 }
 
 // TestInterruptedStarts kills the processes of a node at random moments while tasks start and exit that may run only once.
@@ -114,7 +115,7 @@ func testInterruptedStarts(t *testing.T, kinds []startKind) {
 		}
 		return err
 	})
-	t.Logf("allocations: %v; exit status unknown: %v; start failed: %v", r.allocs, r.unknown, r.failed)
+	t.Logf("allocations: %v; exit status unknown: %v; start failed: %v; exit code lost by the driver: %v", r.allocs, r.unknown, r.failed, r.lost)
 	r.end(syscall.SIGTERM)
 }
 
@@ -143,7 +144,7 @@ func TestInterruptedStartsFindRepeatedStarts(t *testing.T) {
 // newInterruptedStartsRun prepares a node for the kinds. It leaves out the kinds whose programs the machine does not have.
 func newInterruptedStartsRun(t *testing.T, kinds []startKind, repeats bool) *interruptedStartsRun {
 	t.Helper()
-	r := &interruptedStartsRun{T: t, dir: systemtest.NewNodeDir(t), repeats: repeats, allocs: map[string]int{}, unknown: map[string]int{}, failed: map[string]int{}}
+	r := &interruptedStartsRun{T: t, dir: systemtest.NewNodeDir(t), repeats: repeats, allocs: map[string]int{}, unknown: map[string]int{}, failed: map[string]int{}, lost: map[string]int{}}
 	err := errors.Join(os.Chmod(r.dir, 0o755), os.Mkdir(r.pluginDir(), 0o755), os.Mkdir(r.configDir(), 0o755),
 		r.addConfig("agent", interruptedStartsConfig, r.dataDir(), r.pluginDir()))
 	if err != nil {
@@ -388,7 +389,8 @@ func (r *interruptedStartsRun) check(kind startKind, a *api.AllocationListStub) 
 		return nil
 	case starts == 0:
 		return fmt.Errorf("the task has not run: events %q", messages)
-	case ends > 0 && kind.losesExitCodes && has(api.TaskTerminated+": Exit Code: 0"):
+	case ends > 0 && kind.losesExitCodes && exitCode(n, r.shift) != 0 && has(api.TaskTerminated+": Exit Code: 0"):
+		r.lost[a.TaskGroup]++
 	case ends == 0 || !has(fmt.Sprintf("%s: Exit Code: %d", api.TaskTerminated, exitCode(n, r.shift))):
 		return fmt.Errorf("record %q, want exit code %d: events %q", text, exitCode(n, r.shift), messages)
 	}
