@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // hgRepository is a Mercurial repository with a work directory.
@@ -26,14 +28,12 @@ type hgRepository struct {
 // link that leads out of the repository.
 func newHgRepository(t *testing.T) *hgRepository {
 	t.Helper()
+	slowtest.Skip(t, "starts dozens of hg processes, half a second each")
 	if _, err := exec.LookPath("hg"); err != nil {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatal("there must be an hg where this runs: install mercurial")
 		}
 		t.Skip("there is no hg here: install mercurial")
-	}
-	if testing.Short() {
-		t.Skip("starts dozens of hg processes")
 	}
 	r := &hgRepository{t: t, dir: t.TempDir()}
 	r.hg("init")
