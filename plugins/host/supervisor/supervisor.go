@@ -44,7 +44,7 @@ var (
 
 // readyTimeout is the maximum time that a node waits for plugins to start before it continues
 // without them.
-const readyTimeout = 2 * time.Second
+const readyTimeout = 2 * time.Second * raceFactor
 
 // unknownPluginTimeout is the part of readyTimeout in which a node also waits for external plugins of which it is
 // unknown whether they ever worked: a plugin that hangs should not delay each start of the node.

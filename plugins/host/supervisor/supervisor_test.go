@@ -385,7 +385,7 @@ func TestPluginArbitration(t *testing.T) {
 			{entry: externalEntry("a"), name: "hello", version: "1.0.0", delay: time.Second}, {entry: externalEntry("b"), name: "hello", version: "1.0"},
 		}, "hello", "b", "", nil},
 		{"a file that comes too late does not take over", []testPlugin{
-			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("zz"), name: "raw_exec", version: "1.0.0", delay: 5 * time.Second},
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("zz"), name: "raw_exec", version: "1.0.0", delay: readyTimeout + 3*time.Second},
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"a slow file of an unknown driver is waited for", []testPlugin{
 			{entry: externalEntry("zz"), name: "hello", version: "1.0.0", delay: 5 * time.Second},
