@@ -240,7 +240,8 @@ func TestHookDeaths(t *testing.T) {
 			}
 		}
 		for message := range v.seenEvents {
-			if v.crashCount == 1 && strings.Contains(message, "-"+v.job) {
+			waited := strings.Contains(message, "waiting for hook plugin") // on a machine that is busy
+			if v.crashCount == 1 && strings.Contains(message, "-"+v.job) && !waited {
 				t.Errorf("%s: a call that went well the second time: %s", v.job, message)
 			}
 		}
