@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
-const waitTimeout = time.Minute
+const waitTimeout = 2 * time.Minute
 
 // host is a running agent: the stock Nomad agent or nomad-lite.
 type host struct {
