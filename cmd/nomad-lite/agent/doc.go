@@ -1,5 +1,4 @@
-// Package agent has the commands that run an agent and show how it works: agent, agent-info and
-// monitor.
+// Package agent has the commands that run and stop an agent and check its configuration.
 //
 // It reads the flags and the configuration, opens the listeners, creates the tokens, and connects
 // runtime/agent with runtime/agent/httpapi until a signal ends the process. It makes no decision about

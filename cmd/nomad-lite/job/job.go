@@ -7,9 +7,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 )
 
-// NewCommand returns the command "job" with its subcommands. printLogs is called for the flag -logs.
-func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
-	return cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
+// NewCommand returns the command "job" with its subcommands and with those of other packages. printLogs is called for the flag
+// -logs.
+func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc, others ...*cobra.Command) *cobra.Command {
+	cmd := cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
 		NewActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),
@@ -27,11 +28,11 @@ func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command 
 		newRunCommand(s, printLogs),
 		newScaleCommand(s),
 		newScalingEventsCommand(s),
-		newSchemaCommand(s),
 		NewStartCommand(s),
 		newStatusCommand(s),
 		NewStopCommand(s),
 		newTagCommand(s),
-		NewValidateCommand(s),
 	)
+	cmd.AddCommand(others...)
+	return cmd
 }

@@ -108,7 +108,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	if len(plan.FailedTGAllocs) > 0 {
 		node = apiclient.SingleNode(ctx, c)
 		if node != nil {
-			features := jobfile.NewSchedulerNode(node).Features
+			features := jobfile.FeaturesOf(node)
 			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.Refuse(file.Job)); err != nil {
 				return false, err
 			}

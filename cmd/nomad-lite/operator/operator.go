@@ -6,18 +6,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// NewCommand returns the command "operator" with its subcommands.
-func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("operator", "Troubleshoot and configure an agent",
+// NewCommand returns the command "operator" with its subcommands and with those of other packages.
+func NewCommand(s *cli.Streams, others ...*cobra.Command) *cobra.Command {
+	cmd := cli.NewGroupCommand("operator", "Troubleshoot and configure an agent",
 		newAPICommand(s),
 		newDebugCommand(s),
 		newMetricsCommand(s),
 		newRootKeyringCommand(s),
 		newSchedulerCommand(s),
-		cli.NewGroupCommand("state", "Inspect and check a state file",
-			newStateInspectCommand(s),
-			newStateVerifyCommand(s),
-		),
 		cli.NewUnsupportedCommand("client-state", "'nomad-lite operator state inspect DATA-DIR' shows the state of an agent that does not run"),
 		cli.NewUnsupportedCommand("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
 		cli.NewUnsupportedCommand("raft", cli.NoServersReason),
@@ -25,4 +21,6 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		cli.NewUnsupportedCommand("gossip", cli.NoServersReason),
 		cli.NewUnsupportedCommand("utilization", cli.EnterpriseOnlyReason),
 	)
+	cmd.AddCommand(others...)
+	return cmd
 }

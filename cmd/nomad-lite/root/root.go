@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentinfo"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/alloc"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/completion"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/deployment"
@@ -21,8 +21,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/namespace"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/node"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/operator"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/plugin"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/run"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/scaling"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/server"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/service"
@@ -69,14 +67,15 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.SetUsageFunc(printUsage)
 	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
+	machine := newMachineCommands(s)
 	addCommandGroup(root, "Job files",
-		run.NewCommand(s),
+		machine.run,
 		job.NewInitCommand(s),
-		job.NewValidateCommand(s),
+		machine.validate,
 		format.NewCommand(s),
 	)
 	addCommandGroup(root, "Jobs on an agent",
-		job.NewCommand(s, logs.FollowJob),
+		job.NewCommand(s, logs.FollowJob, machine.ofJob...),
 		status.NewCommand(),
 		job.NewPlanCommand(s),
 		job.NewStopCommand(s),
@@ -98,16 +97,16 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		ui.NewCommand(s),
 	)
 	addCommandGroup(root, "The agent and its machine",
-		agent.NewCommand(s),
-		agent.NewInfoCommand(s),
-		agent.NewMonitorCommand(s),
-		agent.NewConfigCommand(s),
+		machine.agent,
+		agentinfo.NewCommand(s),
+		agentinfo.NewMonitorCommand(s),
+		machine.config,
 		node.NewCommand(s),
 		server.NewCommand(s),
 		system.NewCommand(),
-		operator.NewCommand(s),
+		operator.NewCommand(s, machine.state),
 		volume.NewCommand(s),
-		plugin.NewCommand(s, run.NewPluginDevCommand(s)),
+		machine.plugin,
 	)
 	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
 	root.AddCommand(unsupportedCommands()...)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/filewatch"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
@@ -166,7 +167,7 @@ func (r *foregroundRun) checkCapacity() error {
 		checks = append(slices.Clip(checks), combineJobs(r.files))
 	}
 	for _, f := range checks {
-		if fits, err := f.CheckCapacity(r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
+		if fits, err := jobcheck.CheckCapacity(f, r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
 			return errors.Join(errNotStarted, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
@@ -80,7 +81,7 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 	if err := errors.Join(r.launcher.launch(file.Job), r.environment.addToTasks(file.Job)); err != nil {
 		return nil, err
 	}
-	if good, err := file.CheckTasks(r.streams, true); err != nil || !good {
+	if good, err := jobcheck.CheckTasks(file, r.streams, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
 	return file, file.PrintIgnoredParts(r.streams, &answer)

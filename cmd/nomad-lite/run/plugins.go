@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
@@ -104,7 +105,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	if len(pluginErrs) > 0 {
 		return wrapStartError(errors.Join(pluginErrs...))
 	}
-	jobfile.PrintHookErrors(r.streams, hookErrs)
+	jobcheck.PrintHookErrors(r.streams, hookErrs)
 	return nil
 }
 
@@ -112,7 +113,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 // configuration, or the machine does not meet its requirements. hookErrs holds the errors of hooks that could not be started.
 func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
-	node := f.AgentFacts(ctx, r.agent, names, s)
+	node := jobcheck.AgentFacts(ctx, f, r.agent, names, s)
 	answer := f.Check(ctx, node, r.reader.flags())
 	if good, err := f.PrintAnswer(s, f.CapacityHeading(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
@@ -125,7 +126,7 @@ func driverNames(files []*jobfile.File) []string {
 }
 
 func hookNames(files []*jobfile.File) []string {
-	return mergeNames(files, (*jobfile.File).HookNames)
+	return mergeNames(files, jobcheck.HookNames)
 }
 
 func mergeNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {

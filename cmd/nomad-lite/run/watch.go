@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/filewatch"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -192,7 +193,7 @@ func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file 
 		return fmt.Errorf("the file has job %q of namespace %q now: start another run", *file.Job.ID, *file.Job.Namespace)
 	}
 	started := append(driverNames(r.files), hookNames(r.files)...)
-	for _, name := range append(file.DriverNames(), file.HookNames()...) {
+	for _, name := range append(file.DriverNames(), jobcheck.HookNames(file)...) {
 		if !slices.Contains(started, name) {
 			return fmt.Errorf("plugin %q was not started with this run: start another run", name)
 		}
@@ -201,7 +202,7 @@ func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file 
 		return err
 	}
 	// All ports count as free, because the tasks of this run can use them.
-	if fits, err := file.CheckCapacity(s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
+	if fits, err := jobcheck.CheckCapacity(file, s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
 		return errors.Join(errNotStarted, err)
 	}
 	return nil

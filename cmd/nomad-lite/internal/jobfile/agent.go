@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 // AgentAnswer is what an agent has answered about a job.
@@ -65,14 +64,15 @@ func (a *AgentAnswer) DriverNames(j *File) []string {
 }
 
 // CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the agent
-// has found, with their places in the file. It returns true if there are none.
-func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswer) (bool, error) {
+// has found, with their places in the file. If there are none, it calls fits, which prints under a heading which groups do not fit
+// on the agent's node. It returns true if there are no errors and the job fits.
+func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswer, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
 	facts := admission.Node{Drivers: a.DriverNames(j)}
 	heading := ""
-	var node scheduler.Node
+	var features admission.Features
 	if a.node != nil {
-		node = NewSchedulerNode(a.node)
-		facts.Features = &node.Features
+		features = FeaturesOf(a.node)
+		facts.Features = &features
 		heading = fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
 	}
 	local := j.Check(ctx, facts, admission.Flags{Caller: admission.Validate})
@@ -94,14 +94,13 @@ func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswe
 	if a.node == nil || local.IsNeverPlaced() {
 		return len(configErrors) == 0, nil
 	}
-	fits, err := j.checkPlacement(s, heading, node, func(scheduler.HostPort) bool { return true })
-	return len(configErrors) == 0 && fits, err
+	good, err = fits(heading, features)
+	return len(configErrors) == 0 && good, err
 }
 
-// NewSchedulerNode returns the properties of a node by which the scheduler places allocations. Its
-// drivers are not checked.
-func NewSchedulerNode(n *api.Node) scheduler.Node {
-	return scheduler.Node{Features: admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}}
+// FeaturesOf returns the properties of a node by which the scheduler places allocations.
+func FeaturesOf(n *api.Node) admission.Features {
+	return admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
 // warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
@@ -114,7 +113,7 @@ func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentAnswer) error {
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
 			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
-			diags = append(diags, j.newWarning(append(taskPath(group, task), "driver"), text))
+			diags = append(diags, j.NewWarning(append(TaskPath(group, task), "driver"), text))
 		}
 	})
 	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
@@ -136,7 +135,7 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 			switch {
 			case line == "" || line == refusalHeading:
 			case isJobPath(path):
-				otherErrors = append(otherErrors, j.newDiagnostic(strings.Split(path, "."), reason))
+				otherErrors = append(otherErrors, j.NewDiagnostic(strings.Split(path, "."), reason))
 			default:
 				otherErrors = append(otherErrors, j.newValidationDiagnostic(line))
 			}
@@ -155,7 +154,7 @@ func isJobPath(text string) bool {
 func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
 	for _, fault := range j.faults() {
 		if fault.Text == text {
-			return j.newDiagnostic(fault.Path, text+fault.Hint())
+			return j.NewDiagnostic(fault.Path, text+fault.Hint())
 		}
 	}
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}

@@ -36,7 +36,7 @@ func (j *File) PrintAnswer(s *cli.Streams, heading string, a *admission.Answer) 
 		faults := model.Faults(a.Fault)
 		diags := make(hcl.Diagnostics, 0, len(faults))
 		for _, fault := range faults {
-			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, j.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 		if err := j.printDiagnostics(s, diags); err != nil {
 			return false, err
@@ -44,7 +44,7 @@ func (j *File) PrintAnswer(s *cli.Streams, heading string, a *admission.Answer) 
 	}
 	var warnings hcl.Diagnostics
 	for _, r := range a.With(admission.Warns) {
-		diag := j.newWarning(r.Path, r.WarningText())
+		diag := j.NewWarning(r.Path, r.WarningText())
 		diag.Extra = refusalID(r.Row.ID)
 		warnings = append(warnings, diag)
 	}
@@ -80,7 +80,7 @@ func (j *File) PrintRefusals(s *cli.Streams, heading string, refusals []admissio
 	fmt.Fprintln(s.Err, heading)
 	diags := make(hcl.Diagnostics, 0, len(refusals))
 	for _, r := range refusals {
-		diag := j.newDiagnostic(r.Path, r.Text)
+		diag := j.NewDiagnostic(r.Path, r.Text)
 		diag.Extra = refusalID(r.Row.ID)
 		diags = append(diags, diag)
 	}
@@ -101,7 +101,7 @@ func (j *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
 func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 	var diags hcl.Diagnostics
 	for _, fault := range a.Ignored {
-		diags = append(diags, j.newWarning(fault.Path, fault.Text))
+		diags = append(diags, j.NewWarning(fault.Path, fault.Text))
 	}
 	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
@@ -110,4 +110,9 @@ func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 func (j *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	sortByPosition(diags)
 	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// CapacityHeading stands above the parts of the job that do not fit on this machine.
+func (j *File) CapacityHeading() string {
+	return fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 }

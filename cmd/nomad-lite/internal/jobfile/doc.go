@@ -1,7 +1,6 @@
 // Package jobfile reads the job files of commands and reports their errors with their places
 // in the file.
 //
-// It gathers the facts about a node for package admission, which decides whether the job can run: from an
-// agent, or from the plugins of this machine, which package localplugins starts. It also checks what only
-// this machine has: the sources of templates, users and commands. Packages job and run use it.
+// It asks an agent about a job, and prints the answers of package admission. Package jobcheck adds what can be
+// checked only on a machine that runs tasks.
 package jobfile

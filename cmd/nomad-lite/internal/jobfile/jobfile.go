@@ -22,7 +22,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // Flags are the flags of commands that read a job file. They are Nomad's.
@@ -162,16 +161,16 @@ func (j *File) AddSourcePositions(refusal error) error {
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if isJobPath(path) {
-			diags = append(diags, j.newDiagnostic(strings.Split(path, "."), reason))
+			diags = append(diags, j.NewDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
 	if isRegionError(refusal) && j.Job.Region != nil {
-		diags = append(diags, j.newDiagnostic([]string{"region"}, j.regionReason()))
+		diags = append(diags, j.NewDiagnostic([]string{"region"}, j.regionReason()))
 	}
 	model.Canonicalize(j.Job)
 	for _, fault := range j.faults() {
 		if strings.Contains(text, fault.Text) {
-			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, j.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
@@ -193,20 +192,9 @@ func (j *File) RequestsDevices() bool {
 	return requests
 }
 
-// HookNames returns the names of the hooks that take part in the job.
-func (j *File) HookNames() []string {
-	var hookNames []string
-	for _, at := range model.HookAttachments(j.Job) {
-		hookNames = append(hookNames, at.Hook)
-	}
-	hookNames = append(hookNames, pluginhooks.BuiltinHooks(j.Job)...)
-	slices.Sort(hookNames)
-	return slices.Compact(hookNames)
-}
-
-// newDiagnostic returns a diagnostic at a part of the job. For a job without source text, the part is
+// NewDiagnostic returns a diagnostic at a part of the job. For a job without source text, the part is
 // named in the text.
-func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
+func (j *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 	if rng, ok := j.File.Range(path...); ok {
 		diag.Subject = &rng
@@ -234,9 +222,9 @@ func sortByPosition(diags hcl.Diagnostics) {
 	})
 }
 
-// newWarning returns a warning at a part of the job.
-func (j *File) newWarning(path []string, text string) *hcl.Diagnostic {
-	diag := j.newDiagnostic(path, text)
+// NewWarning returns a warning at a part of the job.
+func (j *File) NewWarning(path []string, text string) *hcl.Diagnostic {
+	diag := j.NewDiagnostic(path, text)
 	diag.Severity = hcl.DiagWarning
 	return diag
 }
@@ -251,4 +239,9 @@ func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 		}
 	}
 	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.SourceTexts)
+}
+
+// TaskPath returns the path of a task for NewDiagnostic.
+func TaskPath(group *api.TaskGroup, task *api.Task) []string {
+	return []string{"group", apiclient.Deref(group.Name), "task", task.Name}
 }

@@ -36,7 +36,7 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 			if len(warning.places) < 2 { // the position names the only place
 				line = warning.text
 			}
-			diags = append(diags, j.newWarning(found[0].Path, line))
+			diags = append(diags, j.NewWarning(found[0].Path, line))
 			continue
 		}
 		fmt.Fprintf(&unplaced, "* %s\n", terminal.SanitizeText([]byte(line), false))

@@ -1,4 +1,4 @@
-package job
+package validate
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
@@ -50,8 +51,8 @@ type validateOptions struct {
 	json    bool
 }
 
-// NewValidateCommand returns the command "validate".
-func NewValidateCommand(s *cli.Streams) *cobra.Command {
+// NewCommand returns the command "validate".
+func NewCommand(s *cli.Streams) *cobra.Command {
 	var o validateOptions
 	cmd := &cobra.Command{
 		Use:   "validate [flags] FILE",
@@ -96,12 +97,12 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		warnings, good, err = o.checkLocally(ctx, job, s)
 	} else {
 		warnings = answer.Warnings()
-		good, err = job.CheckWithAgent(ctx, s, answer)
+		good, err = jobcheck.CheckWithAgent(ctx, job, s, answer)
 	}
 	if err != nil {
 		return err
 	}
-	runnable, err := job.CheckTasks(s, answer == nil || o.client.IsThisMachine())
+	runnable, err := jobcheck.CheckTasks(job, s, answer == nil || o.client.IsThisMachine())
 	if err != nil {
 		return err
 	}
@@ -158,6 +159,6 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 		return "", false, err
 	}
 	drivers = slices.AppendSeq(drivers, maps.Keys(saved))
-	answer, good, err := job.CheckLocally(ctx, local, drivers, saved, s)
+	answer, good, err := jobcheck.CheckLocally(ctx, job, local, drivers, saved, s)
 	return model.FormatWarnings(answer.Warnings), good, err
 }

@@ -1,4 +1,4 @@
-package agent
+package agentinfo
 
 import (
 	"context"

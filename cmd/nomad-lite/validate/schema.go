@@ -1,4 +1,4 @@
-package job
+package validate
 
 import (
 	"context"
@@ -29,7 +29,8 @@ Exit codes: 0, or 1 when a plugin could not be started. The schema is printed
 nevertheless, without the driver of the plugin: its config block can have any
 content.`
 
-func newSchemaCommand(s *cli.Streams) *cobra.Command {
+// NewSchemaCommand returns the command "schema".
+func NewSchemaCommand(s *cli.Streams) *cobra.Command {
 	var plugins localplugins.Flags
 	cmd := &cobra.Command{
 		Use:   "schema [flags]",

@@ -1,4 +1,4 @@
-package jobfile
+package jobcheck
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -118,11 +119,11 @@ type outcome struct {
 }
 
 // command returns the outcome of a command that prints the answer.
-func (c *callersFixture) command(t *testing.T, file *File, caller admission.Caller) (o outcome) {
+func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admission.Caller) (o outcome) {
 	t.Helper()
 	model.Canonicalize(file.Job)
 	answer := file.Check(t.Context(), c.facts(file.Job), admission.Flags{Caller: caller})
-	report := NewReport()
+	report := jobfile.NewReport()
 	accepted, err := file.PrintAnswer(&cli.Streams{Out: report, Err: report, NoColour: true}, "heading", &answer)
 	if err != nil {
 		t.Fatal(err)
@@ -171,20 +172,20 @@ func (c *callersFixture) api(t *testing.T, job *api.Job) (texts map[string]strin
 }
 
 func textWithoutConfigErrors(v *api.JobValidateResponse) string {
-	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool { return agentConfigErrorPattern.MatchString(text) })
+	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool { return strings.Contains(text, ": config: ") })
 	switch {
 	case len(others) == len(v.ValidationErrors):
 		return v.Error
 	case len(others) == 0:
 		return ""
-	case len(others) == 1 && strings.HasPrefix(others[0], refusalHeading):
+	case len(others) == 1 && strings.HasPrefix(others[0], "This job cannot run here:"):
 		return others[0]
 	}
 	return model.FormatErrorList(others)
 }
 
 // compare checks that the four callers give one answer about a job file. It returns the ids of the refusals.
-func (c *callersFixture) compare(t *testing.T, file *File) []string {
+func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	t.Helper()
 	validate, run := c.command(t, file, admission.Validate), c.command(t, file, admission.Foreground)
 	if !slices.Equal(validate.ids, run.ids) || !slices.Equal(validate.fault, run.fault) || !slices.Equal(validate.config, run.config) {
@@ -230,13 +231,13 @@ func hasInstances(job *api.Job) bool {
 	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Count > 0 })
 }
 
-func parseFile(t *testing.T, name string, text []byte) *File {
+func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 	t.Helper()
 	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, Strict: true})
 	if diags.HasErrors() {
 		t.Fatal(jobspec.DiagnosticsText(diags))
 	}
-	return &File{Job: file.Job, File: file, Source: text}
+	return &jobfile.File{Job: file.Job, File: file, Source: text}
 }
 
 // TestCallersAgreeOnTheCorpus compares the answers about Nomad's own job files.
@@ -338,7 +339,7 @@ func TestEachRefusalIsTheAnswerOfAllCallers(t *testing.T) {
 					t.Errorf("caller %d: %+v", caller, o)
 				}
 			}
-			report := NewReport()
+			report := jobfile.NewReport()
 			accepted, err := file.CheckBeforeSubmit(&cli.Streams{Out: report, Err: report, NoColour: true})
 			if err != nil || accepted != (row.Scope != admission.InFiles) {
 				t.Errorf("plan and run with an agent: accepted %v, %v", accepted, err)

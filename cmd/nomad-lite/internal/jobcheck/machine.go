@@ -1,4 +1,4 @@
-package jobfile
+package jobcheck
 
 import (
 	"bytes"
@@ -20,33 +20,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/internal/taskuser"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// CheckTasks prints the errors in the job's templates and, if the job runs on this machine, what its tasks
+// CheckTasks prints the errors in a job's templates and, if the job runs on this machine, what its tasks
 // need and the machine does not have. It returns true if there are no errors.
-func (j *File) CheckTasks(s *cli.Streams, onThisMachine bool) (bool, error) {
-	templatesParse, err := j.checkTemplates(s, onThisMachine)
+func CheckTasks(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
+	templatesParse, err := checkTemplates(j, s, onThisMachine)
 	if err != nil || !onThisMachine {
 		return templatesParse, err
 	}
-	usersExist, err := j.checkUsersAndCommands(s)
+	usersExist, err := checkUsersAndCommands(j, s)
 	return templatesParse && usersExist, err
 }
 
 // checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or
 // in the source. It reads sources that are absolute paths, if the job runs on this machine, and no source
 // in the directory of a task.
-func (j *File) checkTemplates(s *cli.Streams, onThisMachine bool) (bool, error) {
+func checkTemplates(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
 	var diags hcl.Diagnostics
 	texts := make(map[string][]byte)
 	maps.Copy(texts, j.File.SourceTexts)
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
-			path := append(taskPath(group, task), "template", strconv.Itoa(i))
+			path := append(jobfile.TaskPath(group, task), "template", strconv.Itoa(i))
 			if err := checkTemplateText(t, apiclient.Deref(t.EmbeddedTmpl)); err != nil {
-				diags = append(diags, j.newTemplateDiagnostic(append(path, "data"), err))
+				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), err))
 			}
 			source := apiclient.Deref(t.SourcePath)
 			if !onThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
@@ -54,7 +55,7 @@ func (j *File) checkTemplates(s *cli.Streams, onThisMachine bool) (bool, error) 
 			}
 			text, err := readTemplateSource(source)
 			if errors.Is(err, fs.ErrNotExist) {
-				diags = append(diags, j.newWarning(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
+				diags = append(diags, j.NewWarning(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
 			}
 			if err := checkTemplateText(t, string(text)); err != nil {
 				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
@@ -82,14 +83,10 @@ func readTemplateSource(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-func taskPath(group *api.TaskGroup, task *api.Task) []string {
-	return []string{"group", apiclient.Deref(group.Name), "task", task.Name}
-}
-
 // newTemplateDiagnostic returns a diagnostic for an error in the text of a template. If the text is a
 // heredoc, the position is a line of it, and otherwise the attribute.
-func (j *File) newTemplateDiagnostic(path []string, err *template.TextError) *hcl.Diagnostic {
-	diag := j.newDiagnostic(path, "template: "+err.Reason)
+func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextError) *hcl.Diagnostic {
+	diag := j.NewDiagnostic(path, "template: "+err.Reason)
 	if diag.Subject == nil {
 		return diag
 	}
@@ -131,7 +128,7 @@ func lineRange(name string, source []byte, number int) *hcl.Range {
 
 // checkUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
 // commands that do not. It returns true if all users exist.
-func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
+func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
 	var diags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		if task.Driver != rawexec.Name {
@@ -143,11 +140,11 @@ func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
 				if !errors.As(err, new(user.UnknownUserError)) {
 					reason += ": " + err.Error()
 				}
-				diags = append(diags, j.newDiagnostic(append(taskPath(group, task), "user"), reason))
+				diags = append(diags, j.NewDiagnostic(append(jobfile.TaskPath(group, task), "user"), reason))
 			}
 		}
 		if why := whyCommandIsMissing(task); why != "" {
-			diags = append(diags, j.newWarning(append(taskPath(group, task), "config", "command"), why))
+			diags = append(diags, j.NewWarning(append(jobfile.TaskPath(group, task), "config", "command"), why))
 		}
 	})
 	if diags.HasErrors() {

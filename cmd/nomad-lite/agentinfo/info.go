@@ -1,4 +1,4 @@
-package agent
+package agentinfo
 
 import (
 	"maps"
@@ -13,8 +13,8 @@ import (
 
 const infoHelp = `Show the version, the configuration, the node and the runtime statistics of the agent.`
 
-// NewInfoCommand returns the command "agent-info".
-func NewInfoCommand(s *cli.Streams) *cobra.Command {
+// NewCommand returns the command "agent-info".
+func NewCommand(s *cli.Streams) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
 	cmd := &cobra.Command{

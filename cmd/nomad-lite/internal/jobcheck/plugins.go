@@ -1,25 +1,26 @@
-package jobfile
+package jobcheck
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -27,7 +28,7 @@ import (
 // CheckLocally checks a canonical job against plugins and this machine. drivers are the names of the available drivers; each is
 // started if the job uses it, unless saved has its schema, and so are the hooks of the job. It prints the errors, and
 // warnings about plugins. It returns true if the job can run.
-func (j *File) CheckLocally(ctx context.Context, plugins localplugins.Plugins, drivers []string, saved map[string]*hclspec.Spec, s *cli.Streams) (answer admission.Answer, good bool, err error) {
+func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plugins, drivers []string, saved map[string]*hclspec.Spec, s *cli.Streams) (answer admission.Answer, good bool, err error) {
 	flags := admission.Flags{Caller: admission.Validate}
 	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema)}
 	for name, schema := range saved {
@@ -37,7 +38,7 @@ func (j *File) CheckLocally(ctx context.Context, plugins localplugins.Plugins, d
 		_, isSaved := saved[name]
 		return isSaved || !slices.Contains(drivers, name)
 	})
-	hooks := append(j.HookNames(), plugins.HookNames()...)
+	hooks := append(HookNames(j), plugins.HookNames()...)
 	before := j.Check(ctx, node, flags)
 	if len(wanted)+len(hooks) == 0 && before.Rejected() {
 		good, err = j.PrintAnswer(s, "", &before)
@@ -65,7 +66,7 @@ func (j *File) CheckLocally(ctx context.Context, plugins localplugins.Plugins, d
 		}
 		// All ports count as free, because the job itself can be running and use them.
 		fits := false
-		fits, err = j.CheckCapacity(s, a, func(scheduler.HostPort) bool { return true })
+		fits, err = CheckCapacity(j, s, a, func(scheduler.HostPort) bool { return true })
 		good = good && fits
 	})
 	return answer, good, errors.Join(err, asked)
@@ -73,7 +74,7 @@ func (j *File) CheckLocally(ctx context.Context, plugins localplugins.Plugins, d
 
 // AgentFacts returns the facts about an agent of this process for a canonical job. It prints a warning for a driver that
 // cannot be started.
-func (j *File) AgentFacts(ctx context.Context, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
+func AgentFacts(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
 	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema), Features: featuresOf(a)}
 	node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(drivers, name) })
@@ -93,37 +94,6 @@ func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, sch
 	}
 }
 
-// printConfigErrors prints errors in config blocks, if there are any.
-func (j *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
-	if len(diags) == 0 {
-		return nil
-	}
-	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
-}
-
-// configPartPattern matches the attribute or block that a message of a driver's schema names.
-var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`)
-
-// newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
-// the attribute that the message names, or else the block.
-func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
-	// Nomad's title is about the JSON form of the block.
-	if rest, isUnknown := strings.CutPrefix(message, "Invalid label: "); isUnknown {
-		message = "Unsupported argument: " + rest
-	}
-	path := []string{"group", group, "task", task, "config"}
-	diag := j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
-	part := configPartPattern.FindStringSubmatch(message)
-	if part == nil || strings.HasPrefix(message, "Missing ") {
-		return diag
-	}
-	if rng, ok := j.File.RangeOfName(part[1], path...); ok {
-		diag.Subject = &rng
-	}
-	return diag
-}
-
 // PrintHookErrors prints the errors of hooks that could not be started, each once.
 func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 	printed := make(map[string]bool)
@@ -133,11 +103,6 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 			fmt.Fprintf(s.Err, "warning: what the job says to a hook is not checked: %s\n", text)
 		}
 	}
-}
-
-// CapacityHeading stands above the parts of the job that do not fit on this machine.
-func (j *File) CapacityHeading() string {
-	return fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 }
 
 // featuresOf returns the features of the machine of an agent.
@@ -154,14 +119,14 @@ func featuresOf(a *agent.Agent) *admission.Features {
 
 // CheckCapacity prints which groups of an admitted job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
-func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
+func CheckCapacity(j *jobfile.File, s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
 	node := scheduler.Node{Features: *featuresOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
-	return j.checkPlacement(s, j.CapacityHeading(), node, portFree)
+	return checkPlacement(j, s, j.CapacityHeading(), node, portFree)
 }
 
 // checkPlacement prints under a heading which groups of an admitted job do not fit on a node
 // without allocations. It returns true if the job fits.
-func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Node, portFree func(scheduler.HostPort) bool) (bool, error) {
+func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node scheduler.Node, portFree func(scheduler.HostPort) bool) (bool, error) {
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
 		NewID:         uuid.NewString,
 		PortFree:      portFree,
@@ -173,11 +138,11 @@ func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Nod
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, heading)
-	return false, jobspec.WriteDiagnostics(s.Err, j.newPlacementDiagnostics(err), j.File.SourceTexts)
+	return false, jobspec.WriteDiagnostics(s.Err, newPlacementDiagnostics(j, err), j.File.SourceTexts)
 }
 
 // newPlacementDiagnostics returns a diagnostic for each group that does not fit on a node.
-func (j *File) newPlacementDiagnostics(err error) hcl.Diagnostics {
+func newPlacementDiagnostics(j *jobfile.File, err error) hcl.Diagnostics {
 	errs := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		errs = joined.Unwrap()
@@ -193,4 +158,23 @@ func (j *File) newPlacementDiagnostics(err error) hcl.Diagnostics {
 		diags = append(diags, diag)
 	}
 	return diags
+}
+
+// HookNames returns the names of the hooks that take part in the job.
+func HookNames(j *jobfile.File) []string {
+	var hookNames []string
+	for _, at := range model.HookAttachments(j.Job) {
+		hookNames = append(hookNames, at.Hook)
+	}
+	hookNames = append(hookNames, pluginhooks.BuiltinHooks(j.Job)...)
+	slices.Sort(hookNames)
+	return slices.Compact(hookNames)
+}
+
+// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the agent
+// has found. It returns true if there are none.
+func CheckWithAgent(ctx context.Context, j *jobfile.File, s *cli.Streams, a *jobfile.AgentAnswer) (bool, error) {
+	return j.CheckWithAgent(ctx, s, a, func(heading string, features admission.Features) (bool, error) {
+		return checkPlacement(j, s, heading, scheduler.Node{Features: features}, func(scheduler.HostPort) bool { return true })
+	})
 }

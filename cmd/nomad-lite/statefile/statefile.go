@@ -1,4 +1,4 @@
-package operator
+package statefile
 
 import (
 	"cmp"
@@ -40,7 +40,12 @@ another version knows, which an agent keeps. The file is only read.
 Exit codes: 0 when nothing is damaged, 1 when something is damaged or the file
 cannot be opened.`
 
-func newStateInspectCommand(s *cli.Streams) *cobra.Command {
+// NewCommand returns the command "state" of the group "operator", with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.NewGroupCommand("state", "Inspect and check a state file", newInspectCommand(s), newVerifyCommand(s))
+}
+
+func newInspectCommand(s *cli.Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] DATA-DIR|FILE [TABLE [KEY]]",
@@ -71,7 +76,7 @@ func newStateInspectCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
+func newVerifyCommand(s *cli.Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify [flags] DATA-DIR|FILE",
 		Short: "Check a state file",

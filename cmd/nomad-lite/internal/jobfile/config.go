@@ -1,0 +1,43 @@
+package jobfile
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
+)
+
+// printConfigErrors prints errors in config blocks, if there are any.
+func (j *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
+	if len(diags) == 0 {
+		return nil
+	}
+	fmt.Fprintln(s.Err, "Driver configuration errors:")
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// configPartPattern matches the attribute or block that a message of a driver's schema names.
+var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`)
+
+// newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
+// the attribute that the message names, or else the block.
+func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
+	// Nomad's title is about the JSON form of the block.
+	if rest, isUnknown := strings.CutPrefix(message, "Invalid label: "); isUnknown {
+		message = "Unsupported argument: " + rest
+	}
+	path := []string{"group", group, "task", task, "config"}
+	diag := j.NewDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
+	part := configPartPattern.FindStringSubmatch(message)
+	if part == nil || strings.HasPrefix(message, "Missing ") {
+		return diag
+	}
+	if rng, ok := j.File.RangeOfName(part[1], path...); ok {
+		diag.Subject = &rng
+	}
+	return diag
+}

@@ -1,0 +1,20 @@
+package root
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/plugin"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/run"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/statefile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/validate"
+)
+
+func newMachineCommands(s *cli.Streams) machineCommands {
+	return machineCommands{
+		agent: agent.NewCommand(s), config: agent.NewConfigCommand(s), plugin: plugin.NewCommand(s, run.NewPluginDevCommand(s)), run: run.NewCommand(s),
+		state: statefile.NewCommand(s), validate: validate.NewCommand(s),
+		ofJob: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},
+	}
+}
