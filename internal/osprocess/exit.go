@@ -1,27 +1,14 @@
+//go:build linux
+
 package osprocess
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// ExitStatus is how a process ended: it exited with ExitCode, or was killed by Signal.
-type ExitStatus struct {
-	ExitCode int
-	Signal   int
-}
-
-// String returns the status as text.
-func (s ExitStatus) String() string {
-	if s.Signal != 0 {
-		return fmt.Sprintf("killed by signal %d (%s)", s.Signal, unix.SignalName(unix.Signal(s.Signal)))
-	}
-	return fmt.Sprintf("exit code %d", s.ExitCode)
-}
 
 // ParseWaitStatus converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
 // exit code in a pidfd's info.

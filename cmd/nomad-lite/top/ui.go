@@ -2,10 +2,10 @@ package top
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -88,7 +88,7 @@ func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui 
 // terminal.
 func (u *ui) run(ctx context.Context, from *lists) error {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, append(cli.TerminationSignals(), syscall.SIGWINCH, syscall.SIGCONT)...)
+	signal.Notify(signals, append(cli.TerminationSignals(), terminal.Resized, terminal.Continued)...)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer u.wg.Wait()
@@ -180,9 +180,9 @@ func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest
 // handleSignal reports whether a signal ends the command.
 func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 	switch sig {
-	case syscall.SIGWINCH:
+	case terminal.Resized:
 		u.screen.Redraw()
-	case syscall.SIGCONT: // a shell has used the terminal
+	case terminal.Continued: // a shell has used the terminal
 		if u.running {
 			return false, nil
 		}
@@ -199,8 +199,8 @@ func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 func (u *ui) suspend() error {
 	u.keys.stop()
 	u.screen.Leave()
-	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil { // the whole job of the shell
-		return os.NewSyscallError("kill", err)
+	if err := terminal.Suspend(); err != nil {
+		return errors.Join(err, u.takeTerminal())
 	}
 	time.Sleep(suspendDelay)
 	return u.takeTerminal()

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -23,7 +23,7 @@ func openBrowser(address string) error {
 		return err
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C ends the command, not the browser
+	cmd.SysProcAttr = ofAnotherSession() // Ctrl-C ends the command, not the browser
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start browser: %w", err)
 	}
@@ -52,12 +52,13 @@ func browserCommand(address string) ([]string, error) {
 		}
 		return argv, nil
 	}
-	if os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
-		return nil, errNoBrowser // xdg-open would start a browser in the terminal
+	argv := desktopBrowser()
+	if len(argv) == 0 {
+		return nil, errNoBrowser
 	}
-	path, err := exec.LookPath("xdg-open")
+	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return nil, errNoBrowser
 	}
-	return []string{path, address}, nil
+	return slices.Concat([]string{path}, argv[1:], []string{address}), nil
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
-	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
 // WrapError adds to an error of the client the operation that failed, and advice.
@@ -93,8 +91,7 @@ func unreachableAdvice(err error) string {
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
 		// The client has used the default address, because FindSocket skips sockets that this user
 		// has no permission to open.
-		sockets := slices.DeleteFunc(agentsocket.DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
-		if socket := agentsocket.FirstDeniedSocket(sockets); socket != "" {
+		if socket := agentsocket.FirstDeniedSocket(agentsocket.ReachableSocketPaths()); socket != "" {
 			return socketPermissionAdvice(socket)
 		}
 	}

@@ -152,7 +152,7 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 		return restore, nil
 	}
 	changes := make(chan os.Signal, 1)
-	signal.Notify(changes, syscall.SIGWINCH)
+	signal.Notify(changes, terminal.Resized)
 	sizes := make(chan api.TerminalSize)
 	e.TerminalSizes = sizes
 	go func() { // the end of ctx ends this goroutine

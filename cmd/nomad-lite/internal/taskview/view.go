@@ -139,7 +139,7 @@ func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outp
 func (v *View) run() {
 	changes := make(chan os.Signal, 2)
 	if v.screen != nil {
-		signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
+		signal.Notify(changes, terminal.Resized, terminal.Continued)
 		defer signal.Stop(changes)
 	}
 	for {
@@ -147,7 +147,7 @@ func (v *View) run() {
 		case <-v.updatesQueued:
 			v.ShowUpdates()
 		case change := <-changes:
-			v.redraw(change == syscall.SIGCONT)
+			v.redraw(change == terminal.Continued)
 		case <-v.closing:
 			v.ShowUpdates()
 			return

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
@@ -43,7 +42,7 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 		fd := int(file.Fd())
 		// A background job must not draw live lines, because its terminal shows the output of other
 		// processes.
-		if owner, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && owner != unix.Getpgrp() {
+		if !isForegroundOf(fd) {
 			return 0, 0
 		}
 		columns, rows, err := term.GetSize(fd)

@@ -1,0 +1,70 @@
+package agentsocket
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/datadir"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+)
+
+// FindSocket returns the socket of an agent on this machine that accepts this user without
+// a token.
+func FindSocket() string {
+	for _, socket := range DefaultSocketPaths() {
+		if !isTrustedSocket(socket) {
+			continue
+		}
+		// Only a connection attempt shows whether an agent listens there and accepts this
+		// user.
+		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+			c.Close()
+			return socket
+		}
+	}
+	return ""
+}
+
+// DefaultSocketPaths returns the default sockets of an agent on this machine.
+func DefaultSocketPaths() []string {
+	sockets := []string{filepath.Join(datadir.System, FileName)}
+	if dir, err := datadir.Default(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
+		sockets = slices.Insert(sockets, 0, filepath.Join(dir, FileName))
+	}
+	return append(sockets, DevSocketPaths()...)
+}
+
+// DevSocketPaths returns the sockets of agents in development mode of this user and of root.
+func DevSocketPaths() []string {
+	sockets := []string{filepath.Join(datadir.Temporary(os.Geteuid()), FileName)}
+	if os.Geteuid() != 0 {
+		sockets = append(sockets, filepath.Join(datadir.Temporary(0), FileName))
+	}
+	return sockets
+}
+
+// isTrustedSocket reports whether a socket belongs to this user or to root, and whether no other
+// user can replace it: tokens, variables and jobs are sent there.
+func isTrustedSocket(socket string) bool {
+	real, err := filepath.EvalSymlinks(socket)
+	if err != nil {
+		return false
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	owned := ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
+	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
+}
+
+// ReachableSocketPaths returns the default sockets of an agent on this machine in directories in which only this user and root can
+// make files.
+func ReachableSocketPaths() []string {
+	return slices.DeleteFunc(DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
+}

@@ -1,0 +1,62 @@
+package terminal
+
+import (
+	"io"
+	"os"
+	"sync"
+)
+
+// Input reads a file until it is closed. A read of a console cannot be ended, so a key that is typed after Close is lost.
+type Input struct {
+	chunks chan []byte
+	closed chan struct{}
+	start  sync.Once
+	file   *os.File
+	rest   []byte // of the last chunk; only Read uses it
+}
+
+// NewInput returns a reader of a file, which stays open when the reader is closed.
+func NewInput(file *os.File) (*Input, error) {
+	return &Input{chunks: make(chan []byte), closed: make(chan struct{}), file: file}, nil
+}
+
+// Read blocks until the file has input. After Close it returns io.EOF.
+func (i *Input) Read(p []byte) (int, error) {
+	i.start.Do(func() { go i.readFile() })
+	if len(i.rest) == 0 {
+		select {
+		case chunk, ok := <-i.chunks:
+			if !ok {
+				return 0, io.EOF
+			}
+			i.rest = chunk
+		case <-i.closed:
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, i.rest)
+	i.rest = i.rest[n:]
+	return n, nil
+}
+
+func (i *Input) readFile() {
+	defer close(i.chunks)
+	for {
+		chunk := make([]byte, 256)
+		n, err := i.file.Read(chunk)
+		select {
+		case i.chunks <- chunk[:n]:
+		case <-i.closed:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Close ends a blocked Read. It must be called once.
+func (i *Input) Close() error {
+	close(i.closed)
+	return nil
+}

@@ -1,0 +1,35 @@
+//go:build !linux
+
+package root
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+)
+
+func newMachineCommands(*cli.Streams) machineCommands {
+	return machineCommands{
+		agent: newLinuxCommand("agent"), config: newLinuxCommand("config"), plugin: newLinuxCommand("plugin"), run: newLinuxCommand("run"),
+		state: newLinuxCommand("state"), validate: newLinuxCommand("validate"),
+		ofJob: []*cobra.Command{newLinuxCommand("schema"), newLinuxCommand("validate")},
+	}
+}
+
+// newLinuxCommand returns a command that names the remedy, for a system on which nomad-lite is only the client of an agent.
+func newLinuxCommand(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:                name,
+		Short:              "Only on Linux",
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return fmt.Errorf("%s: agents, jobs and plugins run on Linux, and not on %s: run the command on a machine with Linux; 'nomad-lite job run' sends a job to an agent that -address or NOMAD_ADDR names", cmd.CommandPath(), runtime.GOOS)
+		},
+	}
+}
+
+// findHelperProcess returns nil: only an agent starts helper processes.
+func findHelperProcess([]string, *cli.Streams) func() error { return nil }

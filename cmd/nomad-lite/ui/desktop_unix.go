@@ -1,0 +1,22 @@
+//go:build unix
+
+package ui
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+)
+
+func ofAnotherSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+// desktopBrowser returns the command that opens an address in the browser of the desktop, or nil if there is no desktop.
+func desktopBrowser() []string {
+	switch {
+	case runtime.GOOS == "darwin":
+		return []string{"open"}
+	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
+		return nil // xdg-open would start a browser in the terminal
+	}
+	return []string{"xdg-open"}
+}

@@ -1,0 +1,10 @@
+package ui
+
+import "syscall"
+
+func ofAnotherSession() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
+
+// desktopBrowser returns the command that opens an address in the browser of the desktop.
+func desktopBrowser() []string { return []string{"rundll32", "url.dll,FileProtocolHandler"} }
