@@ -3,12 +3,11 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
@@ -29,22 +28,12 @@ func (h *metricsHandler) read(r *request) (any, error) {
 		if h.source.Settings().OmitPrometheusFormat {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
-		// The package promhttp is not used because it would add 0.3 MB to the binary: see DESIGN.md.
-		families, err := prometheus.DefaultGatherer.Gather()
-		if len(families) == 0 {
-			return nil, err
-		}
-		families = append(families, h.source.Gather(r.Context())...)
+		agent := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return h.source.Gather(r.Context()), nil })
+		// A metric that cannot be gathered does not hide the others. Requests are compressed for all endpoints in one place.
+		options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true}
 		r.replyWritten = true
 		r.setWriteDeadline()
-		format, names := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...), r.query["name[]"]
-		r.w.Header().Set("Content-Type", string(format))
-		encoder := expfmt.NewEncoder(r.w, format)
-		for _, family := range families {
-			if len(names) == 0 || slices.Contains(names, family.GetName()) {
-				_ = encoder.Encode(family) // errors are ignored: the client may have disconnected, and other metric families can still be encoded
-			}
-		}
+		promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, agent}, options).ServeHTTP(r.w, r.Request)
 		return nil, nil
 	case "":
 		return metrics.Summary(h.source.Gather(r.Context()), time.Now()), nil

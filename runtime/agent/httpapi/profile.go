@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// profile returns profiles of the agent for troubleshooting, as net/http/pprof does. The package net/http/pprof is not
-// used because it adds a parser of profiles to the binary: see DESIGN.md.
+// profile returns profiles of the agent for troubleshooting, as net/http/pprof does, which is not used because it registers
+// handlers at the default mux of the process: see DESIGN.md.
 func (h *debugHandler) profile(r *request) (any, error) {
 	if !h.enabled {
 		return nil, errPermissionDenied
