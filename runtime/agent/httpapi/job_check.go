@@ -70,7 +70,13 @@ const (
 // checkJob returns whether the node can run a canonical job. The error is that of a request for a job that the node
 // rejects.
 func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (admission.Answer, error) {
-	answer := admission.Check(ctx, job, c.nodeFacts(ctx, job), admission.Flags{Caller: admission.API})
+	flags := admission.Flags{Caller: admission.API}
+	node := c.storedFacts()
+	if admission.Check(ctx, job, node, flags).Fault == nil { // the answer about an invalid job does not wait for a hook
+		c.addHookFacts(ctx, job, &node)
+	}
+	c.addSchemas(ctx, job, &node)
+	answer := admission.Check(ctx, job, node, flags)
 	switch {
 	case answer.MalformedRequest:
 		return answer, badRequest(answer.Fault.Error())
@@ -87,17 +93,26 @@ func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (admission.Answ
 	return answer, badRequest("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// nodeFacts returns the facts about the node for a job. It waits for hooks and drivers of the job that are starting.
-// Drivers and the requirements for the node are unknown facts, because both can change before the job is placed.
-func (c *jobChecker) nodeFacts(ctx context.Context, job *api.Job) admission.Node {
+// storedFacts returns what the state has about the node. Drivers and the requirements for the node are unknown facts, because
+// both can change before the job is placed.
+func (c *jobChecker) storedFacts() admission.Node {
 	state := c.store.Snapshot()
 	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.Schema), Scheduler: state.SchedulerConfig(nil)}
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}
+	return node
+}
+
+// addHookFacts lets the hooks of a job check it. It waits for hook plugins that are starting.
+func (c *jobChecker) addHookFacts(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilHooks, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
 	node.HookFaults, node.UncheckedHooks = c.node.CheckHookAttachments(untilHooks, job)
+}
+
+// addSchemas adds the schemas of the drivers of a job. It waits for drivers that are starting.
+func (c *jobChecker) addSchemas(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilSchemas, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
 	for _, driver := range admission.DriverNames(job) {
@@ -110,7 +125,6 @@ func (c *jobChecker) nodeFacts(ctx context.Context, job *api.Job) admission.Node
 		}
 		node.Schemas[driver] = admission.Schema{Spec: spec, Err: err}
 	}
-	return node
 }
 
 // configFaultLines returns the errors in config blocks as lines of a reply.

@@ -9,11 +9,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -167,4 +170,31 @@ func BenchmarkJobsWithLongLists(b *testing.B) {
 			})
 		}
 	}
+}
+
+// waitingHookNode is a node whose hook plugins never start.
+type waitingHookNode struct{ schemaStubNode }
+
+func (*waitingHookNode) CheckHookAttachments(ctx context.Context, _ *api.Job) ([]admission.HookFault, []error) {
+	<-ctx.Done()
+	return nil, []error{ctx.Err()}
+}
+
+func TestFaultsAreAnsweredWithoutHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checker := &jobChecker{newFixture(t, nil).store, &waitingHookNode{}, api.GlobalRegion, hclog.NewNullLogger()}
+		for _, tt := range []struct {
+			priority int
+			want     time.Duration
+		}{{50, hookStartTimeout}, {1000, 0}} {
+			job := newJob("waits", "batch", "app")
+			job.Priority = &tt.priority
+			model.Canonicalize(job)
+			began := time.Now()
+			_, err := checker.checkJob(t.Context(), job)
+			if got := time.Since(began); got != tt.want || (err != nil) != (tt.want == 0) {
+				t.Errorf("a job of priority %d: answered after %v, %v; want %v", tt.priority, got, err, tt.want)
+			}
+		}
+	})
 }
