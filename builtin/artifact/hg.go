@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // hgProtocols are the transports that hg may use. The others of hg read files of
@@ -144,7 +146,7 @@ func (d *downloader) limitCloneSize(ctx context.Context, tree string) (limited c
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleepContext(limited, reportInterval) == nil {
+		for wait.Sleep(limited, reportInterval) == nil {
 			if err := d.checkCloneSize(tree); err != nil {
 				cancel(err)
 			}

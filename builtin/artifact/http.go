@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // maxResumes limits how many times in a row a download is resumed without
@@ -135,7 +137,7 @@ func (b *resumableBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	for ; b.resumesLeft > 0; b.resumesLeft-- {
-		if sleepContext(b.ctx, resumeDelay) != nil {
+		if wait.Sleep(b.ctx, resumeDelay) != nil {
 			break
 		}
 		if b.resumeDownload() {
@@ -161,13 +163,4 @@ func (b *resumableBody) resumeDownload() bool {
 	b.ReadCloser = response.Body
 	b.resumesLeft--
 	return true
-}
-
-func sleepContext(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

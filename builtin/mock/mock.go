@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -123,7 +124,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if err := sleepContext(ctx, c.StartBlockFor.duration()); err != nil {
+	if err := wait.Sleep(ctx, c.StartBlockFor.duration()); err != nil {
 		return nil, err
 	}
 	if c.StartError != "" && d.shouldFailStart(start, c.StartErrors) {
@@ -287,7 +288,7 @@ func writeOutput(ctx context.Context, path, text string, repeat int, every time.
 		if _, err := io.WriteString(out, text); err != nil || i >= repeat {
 			return
 		}
-		if sleepContext(ctx, every) != nil {
+		if wait.Sleep(ctx, every) != nil {
 			return
 		}
 	}
@@ -301,7 +302,7 @@ func openFIFO(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, unix.ENXIO) {
 			return f, err
 		}
-		if err := sleepContext(ctx, 2*time.Millisecond); err != nil {
+		if err := wait.Sleep(ctx, 2*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -374,7 +375,7 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 			return driver.ExitResult{}, fmt.Errorf("write the output of %q: %w", e.Command, err)
 		}
 	}
-	if err := sleepContext(ctx, c.RunFor.duration()); err != nil {
+	if err := wait.Sleep(ctx, c.RunFor.duration()); err != nil {
 		return driver.ExitResult{}, err
 	}
 	if c.ExitErrMsg != "" {
@@ -413,19 +414,4 @@ func (t *task) Destroy(context.Context) error {
 		return errors.New(t.Config.DestroyError)
 	}
 	return nil
-}
-
-// sleepContext blocks for d, or until ctx ends.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

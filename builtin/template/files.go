@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // maxContentSize limits the content of a file that is read, the output of a template,
@@ -196,7 +198,7 @@ func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any,
 			}
 			return string(content), index, nil
 		}
-		if err := sleepContext(ctx, filePollInterval); err != nil {
+		if err := wait.Sleep(ctx, filePollInterval); err != nil {
 			return nil, 0, err
 		}
 	}

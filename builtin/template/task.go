@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -385,7 +386,7 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 		}
 		// The splay delays the write too: if this process exits during the delay, the
 		// next process still detects the change.
-		if maxSplay > 0 && sleepContext(ctx, rand.N(maxSplay)) != nil {
+		if maxSplay > 0 && wait.Sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
 		if err = t.writeFiles(changed); err == nil {

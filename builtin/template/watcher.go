@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // dataSource identifies data that a template reads and that can change, such as
@@ -104,7 +106,7 @@ func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 			return
 		}
 		if err != nil {
-			if sleepContext(ctx, delay) != nil {
+			if wait.Sleep(ctx, delay) != nil {
 				return
 			}
 			delay = min(2*delay, maxDelay)
@@ -129,16 +131,5 @@ func (f *sourceWatcher) notify() {
 	select {
 	case f.changed <- struct{}{}:
 	default:
-	}
-}
-
-func sleepContext(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

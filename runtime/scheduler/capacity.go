@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.
@@ -92,7 +93,7 @@ func coreMHz(node Node) float64 {
 
 // taskCPU returns the CPU of a task in MHz: that of its reserved cores, if it has some.
 func taskCPU(t *api.Task, coreMHz float64) float64 {
-	if cores := deref(t.Resources.Cores); cores > 0 {
+	if cores := pointer.Value(t.Resources.Cores); cores > 0 {
 		return float64(cores) * coreMHz
 	}
 	return float64(*t.Resources.CPU)
@@ -114,7 +115,7 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 			stage = &prestartDemand
 		}
 		stage[cpuDimension] += taskCPU(t, coreMHz)
-		stage[coresDimension] += float64(deref(t.Resources.Cores))
+		stage[coresDimension] += float64(pointer.Value(t.Resources.Cores))
 		stage[memoryDimension] += float64(*t.Resources.MemoryMB)
 		stage[descriptorsDimension] += descriptors.PerTask
 		stage[pidsDimension] += processesPerTask

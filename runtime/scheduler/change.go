@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -192,7 +193,7 @@ func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 		Type:           *job.Type,
 		TriggeredBy:    trigger,
 		JobID:          *job.ID,
-		JobModifyIndex: deref(job.JobModifyIndex),
+		JobModifyIndex: pointer.Value(job.JobModifyIndex),
 		Status:         api.EvalStatusPending,
 		CreateIndex:    c.tx.Index(),
 		CreateTime:     now,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -158,7 +159,7 @@ func (c clockAdjustment) clearFutureTimes() {
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.isFutureTime(time.Unix(0, deref(job.SubmitTime))) {
+		if c.isFutureTime(time.Unix(0, pointer.Value(job.SubmitTime))) {
 			copied := *job
 			copied.SubmitTime = new(c.now.UnixNano())
 			c.tx.PutJob(&copied)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -96,7 +97,7 @@ func (c garbageCollection) isOlderThan(nanoseconds int64, age time.Duration) boo
 // isJobDead reports whether a job and all its records have been dead for at least
 // age.
 func (c garbageCollection) isJobDead(job *api.Job, age time.Duration) bool {
-	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !isBatchLike(job)) || !c.isOlderThan(deref(job.SubmitTime), age) {
+	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.HasChildren(job) || !isBatchLike(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), age) {
 		return false
 	}
 	key := KeyOf(job)
@@ -134,7 +135,7 @@ func (c garbageCollection) isSurplus(a *api.Allocation) bool {
 	}
 	job := c.tx.Job(nil, a.Namespace, a.JobID)
 	switch {
-	case job == nil || deref(job.Stop):
+	case job == nil || pointer.Value(job.Stop):
 		return true
 	case *a.Job.CreateIndex != *job.CreateIndex:
 		return true
@@ -170,7 +171,7 @@ func (c garbageCollection) collectAllocs() {
 
 // minAge returns the minimum age for deleting evaluations and allocations of a job.
 func (c garbageCollection) minAge(namespace, id string) time.Duration {
-	if job := c.tx.Job(nil, namespace, id); job != nil && isBatchLike(job) && deref(job.Status) != model.JobDead {
+	if job := c.tx.Job(nil, namespace, id); job != nil && isBatchLike(job) && pointer.Value(job.Status) != model.JobDead {
 		return c.BatchEvals
 	}
 	return c.Evals

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -59,12 +60,12 @@ func (g *groupPlan) createDeployment(changing, destructive bool) {
 	}
 	state := &api.DeploymentState{
 		DesiredTotal:     *g.taskGroup.Count,
-		ProgressDeadline: deref(g.rollingUpdate.ProgressDeadline),
-		AutoRevert:       deref(g.rollingUpdate.AutoRevert),
+		ProgressDeadline: pointer.Value(g.rollingUpdate.ProgressDeadline),
+		AutoRevert:       pointer.Value(g.rollingUpdate.AutoRevert),
 	}
 	// A system job has one allocation on the only node, and a canary would be a second one.
 	if destructive && *g.Job.Type == api.JobTypeService {
-		state.DesiredCanaries = deref(g.rollingUpdate.Canary)
+		state.DesiredCanaries = pointer.Value(g.rollingUpdate.Canary)
 	}
 	d.TaskGroups[g.name] = state
 	d.StatusDescription = runningDescription(d, g.Job)
@@ -101,13 +102,6 @@ func runningDescription(d *api.Deployment, job *api.Job) string {
 		}
 	}
 	return text
-}
-
-func deref[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
 }
 
 func (p *planner) groupDeploymentState(group string) *api.DeploymentState {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -50,7 +51,7 @@ type deviceCandidate struct {
 	instances []string // ids of the healthy instances that the constraints admit
 }
 
-func (r *deviceRequest) count() int { return int(min(deref(r.block.Count), 1<<20)) }
+func (r *deviceRequest) count() int { return int(min(pointer.Value(r.block.Count), 1<<20)) }
 
 // newDeviceRequest matches a device block with the devices of a node. Reservations are not considered.
 func newDeviceRequest(task string, block *api.RequestedDevice, node *Node) *deviceRequest {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -211,7 +212,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		case o.Purge:
 			c.setOperation(opJobDeregistered)
 			jobVersions{c}.deleteJob(key)
-		case !deref(old.Stop):
+		case !pointer.Value(old.Stop):
 			stopped := *old
 			stopped.Stop = new(true)
 			job = jobVersions{c}.putNewVersion(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))

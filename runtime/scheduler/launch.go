@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -19,7 +20,7 @@ var zeroTime time.Time
 // isActivePeriodic reports whether a job has periodic launches.
 func isActivePeriodic(job *api.Job) bool {
 	p := job.Periodic
-	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
+	return p != nil && pointer.Value(p.Enabled) && !pointer.Value(job.Stop) && !job.IsParameterized()
 }
 
 // childJobLauncher launches periodic jobs and dispatches parameterized jobs.
@@ -46,7 +47,7 @@ func (c childJobLauncher) launchDueJob(key JobKey) {
 		c.tx.OnCommit(func() { c.s.launchTimers.set(key, zeroTime) })
 		return
 	}
-	if !deref(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
+	if !pointer.Value(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
 		c.launchChild(job)
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
@@ -150,9 +151,9 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	switch {
 	case !job.IsParameterized():
-		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", deref(job.ID))
-	case deref(job.Stop):
-		return requestErrorf(RequestRefused, "Specified job %q is stopped", deref(job.ID))
+		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", pointer.Value(job.ID))
+	case pointer.Value(job.Stop):
+		return requestErrorf(RequestRefused, "Specified job %q is stopped", pointer.Value(job.ID))
 	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
 		return requestErrorf(RequestRefused, "dispatch job priority must be between [1, 100]")
 	}
@@ -193,7 +194,7 @@ func (c childJobLauncher) findDispatched(parent JobKey, token string) *api.Job {
 		return nil
 	}
 	for _, job := range c.tx.JobChildren(nil, parent.Namespace, parent.ID) {
-		if deref(job.DispatchIdempotencyToken) == token && deref(job.Status) != model.JobDead {
+		if pointer.Value(job.DispatchIdempotencyToken) == token && pointer.Value(job.Status) != model.JobDead {
 			return job
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -54,7 +55,7 @@ func (s *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	}
 	for _, g := range job.TaskGroups {
 		n := *g.Count
-		if before := groupOf(old, *g.Name); before != nil && !deref(old.Stop) {
+		if before := groupOf(old, *g.Name); before != nil && !pointer.Value(old.Stop) {
 			n = max(n-*before.Count, 0) + min(n, countFirstReplacements(g))
 		}
 		s.expectPlacements(g, n)
@@ -97,7 +98,7 @@ func (s *preparedEnv) expectDueReplacements() {
 func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
 	state := s.s.store.Snapshot()
 	for _, r := range reports {
-		if !deref(r.Healthy) {
+		if !pointer.Value(r.Healthy) {
 			continue
 		}
 		a, d := state.Allocation(nil, r.AllocID), state.Deployment(nil, r.DeploymentID)
@@ -120,8 +121,8 @@ func groupOf(job *api.Job, name string) *api.TaskGroup {
 // countFirstReplacements returns how many allocations of a group a plan for a new version
 // replaces or adds as canaries.
 func countFirstReplacements(g *api.TaskGroup) int {
-	if u := g.Update; u != nil && deref(u.MaxParallel) > 0 {
-		return max(*u.MaxParallel, deref(u.Canary))
+	if u := g.Update; u != nil && pointer.Value(u.MaxParallel) > 0 {
+		return max(*u.MaxParallel, pointer.Value(u.Canary))
 	}
 	return *g.Count
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -36,7 +37,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		if p.memoryOversubscription {
-			task.Memory.MemoryMaxMB = int64(deref(t.Resources.MemoryMaxMB))
+			task.Memory.MemoryMaxMB = int64(pointer.Value(t.Resources.MemoryMaxMB))
 		}
 		for _, n := range t.Resources.Networks {
 			if err := checkTaskNetwork(n); err != nil {

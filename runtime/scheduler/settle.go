@@ -3,6 +3,7 @@ package scheduler
 import (
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -76,10 +77,10 @@ func (c *txn) updateJobStatus(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	evals := c.tx.EvaluationsByJob(nil, key.Namespace, key.ID)
 	status := model.JobStatus(job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), evals, c.tx.DeploymentsByJob(nil, key.Namespace, key.ID))
-	if status == model.JobPending && len(evals) == 0 && deref(job.Status) != model.JobPending {
+	if status == model.JobPending && len(evals) == 0 && pointer.Value(job.Status) != model.JobPending {
 		status = model.JobDead // the job's evaluations and allocations were garbage collected
 	}
-	if deref(job.Status) == status {
+	if pointer.Value(job.Status) == status {
 		return
 	}
 	copied := *job

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -37,14 +38,14 @@ func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	status := model.JobPending
 	if old != nil {
 		version, created = *old.Version+1, *old.CreateIndex
-		status = deref(old.Status)
+		status = pointer.Value(old.Status)
 	}
 	next.Version, next.CreateIndex = &version, &created
 	next.ModifyIndex, next.JobModifyIndex = new(c.tx.Index()), new(c.tx.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
 	c.setPolicyIndexes(&next, old)
-	if deref(next.Stop) {
+	if pointer.Value(next.Stop) {
 		c.setOperation(opJobDeregistered)
 	} else {
 		c.setOperation(opJobRegistered)
@@ -94,7 +95,7 @@ func (c jobVersions) deleteJob(key JobKey) {
 func (c jobVersions) trimVersions(key JobKey) {
 	stable := false
 	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
-		newest := deref(v.Stable) && !stable
+		newest := pointer.Value(v.Stable) && !stable
 		stable = stable || newest
 		if i >= maxJobVersions && !newest && v.VersionTag == nil {
 			c.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
@@ -145,7 +146,7 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 // version exists.
 func (c jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
 	job := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
-	if job != nil && deref(job.Stable) != stable {
+	if job != nil && pointer.Value(job.Stable) != stable {
 		copied := *job
 		copied.Stable = &stable
 		c.tx.PutJobVersion(&copied)
@@ -156,7 +157,7 @@ func (c jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
 // previousStableVersion returns the latest stable version before the given one, or nil.
 func (c jobVersions) previousStableVersion(job *api.Job) *api.Job {
 	for _, v := range c.tx.JobVersions(nil, *job.Namespace, *job.ID) {
-		if deref(v.Stable) && *v.Version < *job.Version {
+		if pointer.Value(v.Stable) && *v.Version < *job.Version {
 			return v
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const statsHelp = `Show the CPU, memory and device usage of the running tasks of an allocation.
@@ -76,7 +77,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 			t.Row(task.Name, "-", "-", "-", "-")
 			continue
 		}
-		cpu, memory := apiclient.Deref(used.ResourceUsage.CpuStats), apiclient.Deref(used.ResourceUsage.MemoryStats)
+		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
 		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
 	}
 	p.Table(t)

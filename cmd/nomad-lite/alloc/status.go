@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const statusHelp = `Show an allocation: its job, and the states and events of its tasks. Without an
@@ -246,7 +247,7 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 func formatRescheduleAttempts(alloc *api.Allocation) string {
 	if group := apiclient.TaskGroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
-		if policy.Attempts != nil && policy.Interval != nil && !apiclient.Deref(policy.Unlimited) {
+		if policy.Attempts != nil && policy.Interval != nil && !pointer.Value(policy.Unlimited) {
 			used, allowed := alloc.RescheduleInfo(time.Now())
 			return fmt.Sprintf("%d/%d", used, allowed)
 		}
@@ -305,10 +306,10 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		t.Titles = append(t.Titles, "Ports")
 	}
 	for _, task := range apiclient.TasksOf(alloc) {
-		state := apiclient.Deref(alloc.TaskStates[task.Name])
+		state := pointer.Value(alloc.TaskStates[task.Name])
 		var lastEvent api.TaskEvent
 		if n := len(state.Events); n > 0 {
-			lastEvent = apiclient.Deref(state.Events[n-1])
+			lastEvent = pointer.Value(state.Events[n-1])
 		}
 		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(formatLifecycle(task), "main")}
 		if hasPorts {
@@ -334,7 +335,7 @@ func formatTaskState(state api.TaskState) string { return cmp.Or(state.State, "p
 
 // printTask shows one task: its resources, its usage and its events.
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
-	state := apiclient.Deref(alloc.TaskStates[task.Name])
+	state := pointer.Value(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, formatTaskState(state))
 	if lifecycle := formatLifecycle(task); lifecycle != "" {
 		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, lifecycle, formatTaskState(state))
@@ -350,7 +351,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Line("")
 	if devices := tables.AllocatedDevices(alloc, task.Name); len(devices) > 0 {
 		p.Line("Devices:")
-		p.Pairs(tables.NewDeviceStats(apiclient.Deref(used).DeviceStats).Summaries(devices))
+		p.Pairs(tables.NewDeviceStats(pointer.Value(used).DeviceStats).Summaries(devices))
 		p.Line("")
 	}
 	if o.stats && used != nil {
@@ -392,9 +393,9 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 			cpu, memory, memoryMax = r.Cpu.CpuShares, r.Memory.MemoryMB, r.Memory.MemoryMaxMB
 		}
 	} else if r := alloc.TaskResources[name]; r != nil {
-		cpu, memory, memoryMax = int64(apiclient.Deref(r.CPU)), int64(apiclient.Deref(r.MemoryMB)), int64(apiclient.Deref(r.MemoryMaxMB))
+		cpu, memory, memoryMax = int64(pointer.Value(r.CPU)), int64(pointer.Value(r.MemoryMB)), int64(pointer.Value(r.MemoryMaxMB))
 		if alloc.Resources != nil {
-			disk = int64(apiclient.Deref(alloc.Resources.DiskMB))
+			disk = int64(pointer.Value(alloc.Resources.DiskMB))
 		}
 	}
 	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), output.FormatMebibytes(memory)
@@ -422,7 +423,7 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 		return ""
 	}
 	var addresses []string
-	for _, network := range apiclient.Deref(alloc.AllocatedResources.Tasks[name]).Networks {
+	for _, network := range pointer.Value(alloc.AllocatedResources.Tasks[name]).Networks {
 		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
 			addresses = append(addresses, fmt.Sprintf("%s: %s:%d", port.Label, network.IP, port.Value))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const stopHelp = `Stop an allocation. The scheduler replaces it, because its job still runs; to
@@ -59,7 +60,7 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	if o.noShutdownDelay {
 		q.Params["no_shutdown_delay"] = "true"
 	}
-	if alloc.Job != nil && apiclient.Deref(alloc.Job.Type) == api.JobTypeBatch {
+	if alloc.Job != nil && pointer.Value(alloc.Job.Type) == api.JobTypeBatch {
 		q.Params["reschedule"] = "true" // without this parameter, a stopped allocation of a batch job is not replaced
 	}
 	answer, err := c.Allocations().Stop(alloc, q)

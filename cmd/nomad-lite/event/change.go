@@ -10,9 +10,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -122,34 +122,34 @@ func transition(before, after string) string {
 
 func (o *eventObject) describeJob(before *api.Job) []string {
 	job := o.Job
-	version := fmt.Sprintf("version %d", apiclient.Deref(job.Version))
+	version := fmt.Sprintf("version %d", pointer.Value(job.Version))
 	if o.Deleted {
 		return []string{"deleted"}
 	}
 	if before == nil {
-		changes := []string{version + " " + apiclient.Deref(job.Status)}
-		if apiclient.Deref(job.Stop) {
+		changes := []string{version + " " + pointer.Value(job.Status)}
+		if pointer.Value(job.Stop) {
 			changes = append(changes, "stopped")
 		}
 		return changes
 	}
 	changes := []string{fmt.Sprintf("version %s %s",
-		transition(fmt.Sprint(apiclient.Deref(before.Version)), fmt.Sprint(apiclient.Deref(job.Version))),
-		transition(apiclient.Deref(before.Status), apiclient.Deref(job.Status)))}
-	switch stopped := apiclient.Deref(job.Stop); {
-	case stopped && !apiclient.Deref(before.Stop):
+		transition(fmt.Sprint(pointer.Value(before.Version)), fmt.Sprint(pointer.Value(job.Version))),
+		transition(pointer.Value(before.Status), pointer.Value(job.Status)))}
+	switch stopped := pointer.Value(job.Stop); {
+	case stopped && !pointer.Value(before.Stop):
 		changes = append(changes, "stopped")
-	case !stopped && apiclient.Deref(before.Stop):
+	case !stopped && pointer.Value(before.Stop):
 		changes = append(changes, "started again")
 	}
-	if apiclient.Deref(job.Stable) && !apiclient.Deref(before.Stable) {
+	if pointer.Value(job.Stable) && !pointer.Value(before.Stable) {
 		changes = append(changes, "stable")
 	}
 	return changes
 }
 
 func describeEvaluation(eval, before *api.Evaluation) []string {
-	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, transition(apiclient.Deref(before).Status, eval.Status))}
+	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, transition(pointer.Value(before).Status, eval.Status))}
 	for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
 		text := fmt.Sprintf("group %s not placed", group)
 		if metric := eval.FailedTGAllocs[group]; metric != nil {
@@ -164,10 +164,10 @@ func describeEvaluation(eval, before *api.Evaluation) []string {
 }
 
 func describeAllocation(alloc, before *api.Allocation) []string {
-	previous := apiclient.Deref(before)
+	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, wanted %s", alloc.Name,
 		transition(previous.ClientStatus, alloc.ClientStatus), transition(previous.DesiredStatus, alloc.DesiredStatus))}
-	if healthy := apiclient.Deref(alloc.DeploymentStatus).Healthy; healthy != nil && apiclient.Deref(previous.DeploymentStatus).Healthy == nil {
+	if healthy := pointer.Value(alloc.DeploymentStatus).Healthy; healthy != nil && pointer.Value(previous.DeploymentStatus).Healthy == nil {
 		changes = append(changes, formatHealth(*healthy))
 	}
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
@@ -212,7 +212,7 @@ func newestEvent(state *api.TaskState) *api.TaskEvent {
 }
 
 func describeDeployment(d, before *api.Deployment) []string {
-	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, transition(apiclient.Deref(before).Status, d.Status), d.StatusDescription)}
+	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, transition(pointer.Value(before).Status, d.Status), d.StatusDescription)}
 	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
 		if group := d.TaskGroups[name]; group != nil {
 			changes = append(changes, fmt.Sprintf("group %s: %d placed, %d healthy, %d unhealthy of %d", name, group.PlacedAllocs, group.HealthyAllocs, group.UnhealthyAllocs, group.DesiredTotal))
@@ -222,7 +222,7 @@ func describeDeployment(d, before *api.Deployment) []string {
 }
 
 func describeNode(node, before *api.Node) []string {
-	previous := apiclient.Deref(before)
+	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, %s", node.Name,
 		transition(previous.Status, node.Status), transition(previous.SchedulingEligibility, node.SchedulingEligibility))}
 	if node.DrainStrategy != nil && (before == nil || previous.DrainStrategy == nil) {

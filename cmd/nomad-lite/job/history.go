@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 type historyOptions struct {
@@ -78,7 +79,7 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		if i < len(diffs) {
 			v.Diff = diffs[i]
 		}
-		if job != nil && (o.version < 0 || apiclient.Deref(job.Version) == uint64(o.version)) {
+		if job != nil && (o.version < 0 || pointer.Value(job.Version) == uint64(o.version)) {
 			versions = append(versions, v)
 		}
 	}
@@ -113,9 +114,9 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) error {
 	j := version.Job
 	all := output.Pairs{
-		{"Version", apiclient.Deref(j.Version)},
-		{"Stable", apiclient.Deref(j.Stable)},
-		{"Submit Date", output.FormatDate(apiclient.Deref(j.SubmitTime))},
+		{"Version", pointer.Value(j.Version)},
+		{"Stable", pointer.Value(j.Stable)},
+		{"Submit Date", output.FormatDate(pointer.Value(j.SubmitTime))},
 	}
 	if t := j.VersionTag; t != nil {
 		all = append(all, [2]any{"Tag Name", t.Name})

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 type inspectOptions struct {
@@ -94,7 +95,7 @@ func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, ve
 		return nil, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	for _, job := range versions {
-		if job != nil && apiclient.Deref(job.Version) == uint64(version) {
+		if job != nil && pointer.Value(job.Version) == uint64(version) {
 			return job, nil
 		}
 	}
@@ -102,8 +103,8 @@ func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, ve
 }
 
 func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
-	id, version := apiclient.Deref(job.ID), apiclient.Deref(job.Version)
-	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
+	id, version := pointer.Value(job.ID), pointer.Value(job.Version)
+	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, pointer.Value(job.Namespace)))
 	switch answer := new(api.UnexpectedResponseError); {
 	case errors.As(err, answer) && answer.StatusCode() == 404, err == nil && (source == nil || source.Source == ""):
 		return fmt.Errorf("the agent has not kept the source of version %d of job %q: it was not run from a file, or that was too large\nPrint the job without -hcl", version, id)

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -99,7 +100,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
 	o.client.UseJobRegion(c, file.Job)
-	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.Deref(file.Job.Namespace)))
+	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, pointer.Value(file.Job.Namespace)))
 	if err != nil {
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const restartHelp = `Restart the allocations of a job, one after the other or in larger batches.
@@ -179,19 +180,19 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 func (r *batchRestart) checkGroupAndTaskNames(job *api.Job) error {
 	var groupNames, taskNames []string
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
-		groupNames = append(groupNames, apiclient.Deref(group.Name))
-		if r.includesGroup(apiclient.Deref(group.Name)) {
+		groupNames = append(groupNames, pointer.Value(group.Name))
+		if r.includesGroup(pointer.Value(group.Name)) {
 			taskNames = append(taskNames, task.Name)
 		}
 	})
 	for _, name := range r.groups {
 		if !slices.Contains(groupNames, name) {
-			return fmt.Errorf("job %q has no group %q, but %s", apiclient.Deref(job.ID), name, strings.Join(slices.Compact(groupNames), ", "))
+			return fmt.Errorf("job %q has no group %q, but %s", pointer.Value(job.ID), name, strings.Join(slices.Compact(groupNames), ", "))
 		}
 	}
 	for _, name := range r.tasks {
 		if !slices.Contains(taskNames, name) {
-			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.Deref(job.ID), name, strings.Join(taskNames, ", "))
+			return fmt.Errorf("job %q has no task %q there, but %s", pointer.Value(job.ID), name, strings.Join(taskNames, ", "))
 		}
 	}
 	return nil
@@ -203,9 +204,9 @@ func (r *batchRestart) includesGroup(group string) bool {
 
 // selectAllocs returns the running allocations that the flags select.
 func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
-	all, _, err := r.client.Jobs().Allocations(apiclient.Deref(job.ID), true, apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
+	all, _, err := r.client.Jobs().Allocations(pointer.Value(job.ID), true, apiclient.QueryOptions(ctx, pointer.Value(job.Namespace)))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", apiclient.Deref(job.ID)), err)
+		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", pointer.Value(job.ID)), err)
 	}
 	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
 		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.includesGroup(a.TaskGroup)
@@ -261,15 +262,15 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 
 // checkNoDeployment returns an error if the job has an active deployment.
 func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) error {
-	all, _, err := r.client.Jobs().Deployments(apiclient.Deref(job.ID), true, apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
+	all, _, err := r.client.Jobs().Deployments(pointer.Value(job.ID), true, apiclient.QueryOptions(ctx, pointer.Value(job.Namespace)))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", apiclient.Deref(job.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", pointer.Value(job.ID)), err)
 	}
 	for _, d := range all {
 		switch d.Status {
 		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
 		default:
-			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.Deref(job.ID), d.Status, output.TruncateID(d.ID))
+			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", pointer.Value(job.ID), d.Status, output.TruncateID(d.ID))
 		}
 	}
 	return nil
@@ -324,18 +325,18 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	if r.noShutdownDelay {
 		q.Params["no_shutdown_delay"] = "true"
 	}
-	if apiclient.Deref(job.Type) == api.JobTypeBatch {
+	if pointer.Value(job.Type) == api.JobTypeBatch {
 		q.Params["reschedule"] = "true" // without this parameter, a stopped allocation of a batch job counts as complete and is not replaced
 	}
 	stopped, err := r.client.Allocations().Stop(alloc, q)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", id), err)
 	}
-	if kind := apiclient.Deref(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
+	if kind := pointer.Value(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
 		// Without ForceReschedule, the scheduler does not place an allocation of a system job again
 		// on the node where the user has stopped it.
-		if _, _, err := r.client.Jobs().EvaluateWithOpts(apiclient.Deref(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
-			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.Deref(job.ID)), err)
+		if _, _, err := r.client.Jobs().EvaluateWithOpts(pointer.Value(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
+			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", pointer.Value(job.ID)), err)
 		}
 	}
 	next, err := r.waitForAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 type revertOptions struct {
@@ -67,7 +68,7 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 	}
 	for _, job := range versions {
 		if job != nil && job.VersionTag != nil && job.VersionTag.Name == tag {
-			return apiclient.Deref(job.Version), nil
+			return pointer.Value(job.Version), nil
 		}
 	}
 	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
@@ -80,7 +81,7 @@ func completeJobVersions(f *apiclient.Flags) cli.Completer {
 			versions, _, _, err := c.Jobs().Versions(args[0], false, apiclient.QueryOptions(ctx, ""))
 			for _, job := range versions {
 				if job != nil {
-					numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.Deref(job.Version)), output.FormatDate(apiclient.Deref(job.SubmitTime))))
+					numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(pointer.Value(job.Version)), output.FormatDate(pointer.Value(job.SubmitTime))))
 				}
 			}
 			return numbers, err

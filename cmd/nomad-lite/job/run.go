@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
@@ -102,7 +103,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if err != nil {
 		return err
 	}
-	namespace := apiclient.Deref(job.Job.Namespace)
+	namespace := pointer.Value(job.Job.Namespace)
 	o.client.UseJobRegion(client, job.Job)
 	o.registerOptions.Submission = o.newSubmission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
@@ -113,7 +114,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	cli.SetPage(ctx, cli.JobPage(apiclient.Deref(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
+	cli.SetPage(ctx, cli.JobPage(pointer.Value(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
 	jobfile.PrintWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
 		return printDeferredStart(job.Job, s)
@@ -122,21 +123,21 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
 	if o.wait.Wait {
-		return o.wait.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitor.Verbose), apiclient.Deref(job.Job.ID), out.EvalID, printLogs)
+		return o.wait.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitor.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
 }
 
 // checkEnds rejects a job that does not end by itself, or that runs only as other jobs.
 func checkEnds(job *api.Job) error {
-	id := apiclient.Deref(job.ID)
+	id := pointer.Value(job.ID)
 	switch {
 	case job.Periodic != nil:
 		return fmt.Errorf("-wait: job %q is periodic, and does not end; to run it once: nomad-lite job periodic force %s", id, id)
 	case job.IsParameterized():
 		return fmt.Errorf("-wait: job %q is parameterized, and does not end; to run an instance of it: nomad-lite job dispatch -wait %s", id, id)
 	case !taskreason.IsFiniteJob(job):
-		return fmt.Errorf("-wait: job %q is of type %q, and does not end by itself: leave -wait out, or set type = \"batch\"", id, cmp.Or(apiclient.Deref(job.Type), api.JobTypeService))
+		return fmt.Errorf("-wait: job %q is of type %q, and does not end by itself: leave -wait out, or set type = \"batch\"", id, cmp.Or(pointer.Value(job.Type), api.JobTypeService))
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ func printDeferredStart(job *api.Job, s *cli.Streams) error {
 	case job.Periodic != nil:
 		_, err = fmt.Fprintf(s.Out, "Approximate next launch time: %s\n", formatNextLaunch(job.Periodic))
 	case job.ParameterizedJob != nil:
-		_, err = fmt.Fprintf(s.Err, "To run an instance of it: nomad-lite job dispatch %s\n", apiclient.Deref(job.ID))
+		_, err = fmt.Fprintf(s.Err, "To run an instance of it: nomad-lite job dispatch %s\n", pointer.Value(job.ID))
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 type scalingEventsOptions struct {
@@ -69,7 +70,7 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 			if e.Count != nil {
 				count = fmt.Sprint(*e.Count)
 			}
-			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.Deref(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
+			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(pointer.Value(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
 		}
 		p.TableOrMessage(t, "No events found")
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 type startOptions struct {
@@ -43,17 +44,17 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	if err != nil {
 		return err
 	}
-	id, namespace := apiclient.Deref(job.ID), apiclient.Deref(job.Namespace)
-	if !apiclient.Deref(job.Stop) {
+	id, namespace := pointer.Value(job.ID), pointer.Value(job.Namespace)
+	if !pointer.Value(job.Stop) {
 		hint := "To restart its tasks: nomad-lite job restart " + id
-		if apiclient.Deref(job.Status) == "dead" {
+		if pointer.Value(job.Status) == "dead" {
 			hint = "To run again what has failed: nomad-lite job eval -force-reschedule " + id
 		}
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("Job %q has not been stopped: its status is %q\n%s", id, apiclient.Deref(job.Status), hint)
+		return fmt.Errorf("Job %q has not been stopped: its status is %q\n%s", id, pointer.Value(job.Status), hint)
 	}
 	// The new version of the job keeps the job file of the version that is started again.
-	source, _, err := c.Jobs().Submission(id, int(apiclient.Deref(job.Version)), apiclient.QueryOptions(ctx, namespace))
+	source, _, err := c.Jobs().Submission(id, int(pointer.Value(job.Version)), apiclient.QueryOptions(ctx, namespace))
 	if err != nil || source == nil || source.Source == "" {
 		source = nil
 	}

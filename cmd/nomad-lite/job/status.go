@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const statusHelp = `Show the jobs of an agent, or one job: its groups, its allocations, its latest
@@ -163,22 +164,22 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 // printJob adds the fields of a job.
 func printJob(p *output.Page, j *api.Job) {
 	all := output.Pairs{
-		{"ID", apiclient.Deref(j.ID)},
-		{"Name", apiclient.Deref(j.Name)},
-		{"Submit Date", output.FormatDate(apiclient.Deref(j.SubmitTime))},
-		{"Type", apiclient.Deref(j.Type)},
-		{"Priority", apiclient.Deref(j.Priority)},
+		{"ID", pointer.Value(j.ID)},
+		{"Name", pointer.Value(j.Name)},
+		{"Submit Date", output.FormatDate(pointer.Value(j.SubmitTime))},
+		{"Type", pointer.Value(j.Type)},
+		{"Priority", pointer.Value(j.Priority)},
 		{"Datacenters", strings.Join(j.Datacenters, ",")},
-		{"Namespace", apiclient.Deref(j.Namespace)},
-		{"Node Pool", apiclient.Deref(j.NodePool)},
-		{"Status", tables.JobStatusCell(apiclient.Deref(j.Status), apiclient.Deref(j.Stop))},
+		{"Namespace", pointer.Value(j.Namespace)},
+		{"Node Pool", pointer.Value(j.NodePool)},
+		{"Status", tables.JobStatusCell(pointer.Value(j.Status), pointer.Value(j.Stop))},
 		{"Periodic", j.Periodic != nil},
 		{"Parameterized", j.ParameterizedJob != nil && !j.Dispatched},
 	}
-	if j.Periodic != nil && !apiclient.Deref(j.Stop) {
+	if j.Periodic != nil && !pointer.Value(j.Stop) {
 		all = append(all, [2]any{"Next Periodic Launch", formatNextLaunch(j.Periodic)})
 	}
-	all = append(all, [2]any{"Version", apiclient.Deref(j.Version)})
+	all = append(all, [2]any{"Version", pointer.Value(j.Version)})
 	if j.VersionTag != nil {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
 	}
@@ -238,8 +239,8 @@ func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *j
 		t.Row(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
 		p.Table(t)
 	}
-	q := apiclient.QueryOptions(ctx, apiclient.Deref(state.Job.Namespace))
-	q.Prefix = apiclient.Deref(state.Job.ID) + kind.infix
+	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
+	q.Prefix = pointer.Value(state.Job.ID) + kind.infix
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
@@ -295,9 +296,9 @@ func allocPorts(ctx context.Context, c *api.Client, state *jobDetails) map[strin
 	if !slices.ContainsFunc(state.Allocations, isActiveAlloc) {
 		return nil
 	}
-	q := apiclient.QueryOptions(ctx, apiclient.Deref(state.Job.Namespace))
+	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
 	q.Params = map[string]string{"resources": "true", "task_states": "false"}
-	q.Filter = fmt.Sprintf("JobID == %q", apiclient.Deref(state.Job.ID))
+	q.Filter = fmt.Sprintf("JobID == %q", pointer.Value(state.Job.ID))
 	allocs, _, err := c.Allocations().List(q)
 	if err != nil {
 		return nil
@@ -339,10 +340,10 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 }
 
 func formatReschedulePolicy(r *api.ReschedulePolicy) string {
-	if apiclient.Deref(r.Unlimited) {
-		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", apiclient.Deref(r.DelayFunction), apiclient.Deref(r.MaxDelay))
+	if pointer.Value(r.Unlimited) {
+		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", pointer.Value(r.DelayFunction), pointer.Value(r.MaxDelay))
 	}
-	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", apiclient.Deref(r.Attempts), apiclient.Deref(r.Interval), apiclient.Deref(r.DelayFunction), apiclient.Deref(r.MaxDelay))
+	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", pointer.Value(r.Attempts), pointer.Value(r.Interval), pointer.Value(r.DelayFunction), pointer.Value(r.MaxDelay))
 }
 
 // actionTable lists the actions of a job's tasks.
@@ -351,7 +352,7 @@ func actionTable(job *api.Job) *output.Table {
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		for _, action := range task.Actions {
 			if action != nil {
-				t.Row(action.Name, apiclient.Deref(group.Name), task.Name)
+				t.Row(action.Name, pointer.Value(group.Name), task.Name)
 			}
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const stopHelp = `Stop jobs: their tasks end in order, and the agent keeps the records, so that
@@ -77,7 +78,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("stop job %q", id), err)
 		}
-		j := stoppedJob{id: id, namespace: apiclient.Deref(job.Namespace)}
+		j := stoppedJob{id: id, namespace: pointer.Value(job.Namespace)}
 		if !o.monitor.Detach {
 			if j.allocs, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
 				return err

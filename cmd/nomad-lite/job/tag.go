@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 func newTagCommand(s *cli.Streams) *cobra.Command {
@@ -70,8 +71,8 @@ func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) er
 	if err != nil {
 		return err
 	}
-	id, version := apiclient.Deref(job.ID), apiclient.Deref(job.Version)
-	if _, err := c.Jobs().TagVersion(id, version, o.name, o.description, apiclient.WriteOptions(ctx, apiclient.Deref(job.Namespace))); err != nil {
+	id, version := pointer.Value(job.ID), pointer.Value(job.Version)
+	if _, err := c.Jobs().TagVersion(id, version, o.name, o.description, apiclient.WriteOptions(ctx, pointer.Value(job.Namespace))); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("tag version %d of job %q", version, id), err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Job version %d tagged with name %q\n", version, o.name)

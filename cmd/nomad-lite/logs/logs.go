@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const logsHelp = `Print the output of the tasks of a job, or of all jobs, with the task in front of
@@ -172,8 +173,8 @@ func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
 
 // selectJob limits the output to one job, or to the children of a periodic or parameterized job.
 func (p *logPrinter) selectJob(job *api.Job) {
-	id, namespace := apiclient.Deref(job.ID), apiclient.Deref(job.Namespace)
-	p.scope = scope{jobID: id, namespace: namespace, children: apiclient.Deref(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
+	id, namespace := pointer.Value(job.ID), pointer.Value(job.Namespace)
+	p.scope = scope{jobID: id, namespace: namespace, children: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
 	p.jobs[jobKey(namespace, id)] = job
 }
 
@@ -246,7 +247,7 @@ func (p *logPrinter) run(ctx context.Context) error {
 		q.WaitIndex, q.WaitTime = meta.LastIndex, 0
 		if ended && p.scope.jobID != "" {
 			job, _, err := p.client.Jobs().Info(p.scope.jobID, apiclient.QueryOptions(ctx, p.scope.namespace))
-			if apiclient.IsNotFound(err) || err == nil && apiclient.Deref(job.Status) == "dead" && len(allocs) > 0 {
+			if apiclient.IsNotFound(err) || err == nil && pointer.Value(job.Status) == "dead" && len(allocs) > 0 {
 				return nil
 			}
 			q.WaitTime = time.Second // a job can end without a change of its allocations
@@ -366,7 +367,7 @@ func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 		apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 			label := task.Name
 			if apiclient.DesiredAllocCount(job) > 1 {
-				label = fmt.Sprintf("%s[%d].%s", apiclient.Deref(group.Name), max(apiclient.Deref(group.Count)-1, 0), task.Name)
+				label = fmt.Sprintf("%s[%d].%s", pointer.Value(group.Name), max(pointer.Value(group.Count)-1, 0), task.Name)
 			}
 			widest = max(widest, utf8.RuneCountInString(label))
 		})
@@ -378,7 +379,7 @@ func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 func checkTaskExists(job *api.Job, group, task string) error {
 	var taskNames []string
 	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {
-		if group == "" || apiclient.Deref(g.Name) == group {
+		if group == "" || pointer.Value(g.Name) == group {
 			taskNames = append(taskNames, t.Name)
 		}
 	})
@@ -386,7 +387,7 @@ func checkTaskExists(job *api.Job, group, task string) error {
 	case len(taskNames) > 0 && task == "", slices.Contains(taskNames, task):
 		return nil
 	case taskNames == nil:
-		return fmt.Errorf("job %q has no group %q", apiclient.Deref(job.ID), group)
+		return fmt.Errorf("job %q has no group %q", pointer.Value(job.ID), group)
 	}
-	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.Deref(job.ID), task, strings.Join(taskNames, ", "))
+	return fmt.Errorf("job %q has no task %q; it has %s", pointer.Value(job.ID), task, strings.Join(taskNames, ", "))
 }

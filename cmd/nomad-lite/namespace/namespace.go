@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const applyHelp = `Create or update a namespace. NAME can be a file in HCL, or JSON with -json, or -
@@ -112,7 +113,7 @@ func showNamespace(ctx context.Context, o options, name string, inspect bool, s 
 		return o.format.Print(s, n)
 	}
 	p := output.NewPage(s)
-	capabilities := apiclient.Deref(n.Capabilities)
+	capabilities := pointer.Value(n.Capabilities)
 	p.Pairs(output.Pairs{
 		{"Name", n.Name},
 		{"Description", n.Description},

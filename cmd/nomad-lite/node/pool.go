@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // newPoolCommand returns the command "node pool" with its subcommands.
@@ -169,7 +170,7 @@ func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
 			if c := pool.SchedulerConfiguration; c == nil {
 				p.Line("No scheduler configuration")
 			} else {
-				p.Pairs(output.Pairs{{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", apiclient.Deref(c.MemoryOversubscriptionEnabled)}})
+				p.Pairs(output.Pairs{{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", pointer.Value(c.MemoryOversubscriptionEnabled)}})
 			}
 		}, err
 	})

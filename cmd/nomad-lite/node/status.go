@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const statusHelp = `Show the nodes, or one node: its state, its drivers, what is reserved and used on
@@ -165,7 +166,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if o.verbose && len(node.HostVolumes) > 0 {
 		printHostVolumes(p, node)
 	}
-	if devices := apiclient.Deref(node.NodeResources).Devices; len(devices) > 0 && (o.verbose || !o.short && hasUnhealthyDevice(node)) {
+	if devices := pointer.Value(node.NodeResources).Devices; len(devices) > 0 && (o.verbose || !o.short && hasUnhealthyDevice(node)) {
 		tables.PrintNodeDevices(p, devices, allocs)
 	}
 	if !o.short {

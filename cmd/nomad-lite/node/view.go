@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // nodeFields returns the description and status of a node; host can be nil. The first fields are
@@ -139,7 +140,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	if node.NodeResources == nil {
 		return
 	}
-	reserved := apiclient.Deref(node.ReservedResources)
+	reserved := pointer.Value(node.ReservedResources)
 	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
 	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
 	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
@@ -162,9 +163,9 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.TruncateID(a.ID)), err))
 			continue
 		}
-		used := apiclient.Deref(usage.ResourceUsage)
-		cpuTicks += apiclient.Deref(used.CpuStats).TotalTicks
-		memory := apiclient.Deref(used.MemoryStats)
+		used := pointer.Value(usage.ResourceUsage)
+		cpuTicks += pointer.Value(used.CpuStats).TotalTicks
+		memory := pointer.Value(used.MemoryStats)
 		memoryBytes += tables.ResidentMemory(&memory)
 	}
 	t = output.NewTable("CPU", "Memory")
@@ -205,8 +206,8 @@ func allocatedResources(a *api.Allocation) (cpu, memory, disk int64) {
 		}
 		return cpu, memory, r.Shared.DiskMB
 	}
-	r := apiclient.Deref(a.Resources)
-	return int64(apiclient.Deref(r.CPU)), int64(apiclient.Deref(r.MemoryMB)), int64(apiclient.Deref(r.DiskMB))
+	r := pointer.Value(a.Resources)
+	return int64(pointer.Value(r.CPU)), int64(pointer.Value(r.MemoryMB)), int64(pointer.Value(r.DiskMB))
 }
 
 func printHostStats(p *output.Page, host *api.HostStats) {
@@ -238,7 +239,7 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 
 // hasUnhealthyDevice reports whether a task cannot get one of the devices of a node.
 func hasUnhealthyDevice(node *api.Node) bool {
-	for _, g := range apiclient.Deref(node.NodeResources).Devices {
+	for _, g := range pointer.Value(node.NodeResources).Devices {
 		if slices.ContainsFunc(g.Instances, func(d *api.NodeDevice) bool { return !d.Healthy }) {
 			return true
 		}
@@ -261,7 +262,7 @@ func printDrivers(p *output.Page, node *api.Node) {
 	p.Section("Drivers")
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
-		d := apiclient.Deref(node.Drivers[name])
+		d := pointer.Value(node.Drivers[name])
 		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
 	}
 	p.Table(t)

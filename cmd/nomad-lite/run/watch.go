@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobcheck"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -115,7 +116,7 @@ func (j *foregroundJob) templateSources() []watchedPath {
 	var sources []watchedPath
 	apiclient.ForEachTask(j.currentFile().Job, func(_ *api.TaskGroup, t *api.Task) {
 		for _, template := range t.Templates {
-			if path := apiclient.Deref(template.SourcePath); filepath.IsAbs(path) && !strings.Contains(path, "${") {
+			if path := pointer.Value(template.SourcePath); filepath.IsAbs(path) && !strings.Contains(path, "${") {
 				sources = append(sources, watchedPath{path, t.Name, true})
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const policyHelp = `A scaling policy is the scaling block of a group of a job. An autoscaler, such
@@ -130,8 +131,8 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			}
 			p := output.NewPage(s)
 			p.Pairs(output.Pairs{
-				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.Deref(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
-				{"Min", apiclient.Deref(policy.Min)}, {"Max", apiclient.Deref(policy.Max)}, {"Type", policy.Type},
+				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", pointer.Value(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
+				{"Min", pointer.Value(policy.Min)}, {"Max", pointer.Value(policy.Max)}, {"Type", policy.Type},
 			})
 			p.Section("Policy:")
 			p.Lines(string(rule))

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -138,7 +139,7 @@ func (c *cluster) apply(e event) {
 }
 
 func (c *cluster) applyJob(j *api.Job, deleted bool) {
-	key := jobKey{cmp.Or(apiclient.Deref(j.Namespace), api.DefaultNamespace), apiclient.Deref(j.ID)}
+	key := jobKey{cmp.Or(pointer.Value(j.Namespace), api.DefaultNamespace), pointer.Value(j.ID)}
 	known := c.jobs[key]
 	if deleted {
 		if known != nil {
@@ -150,12 +151,12 @@ func (c *cluster) applyJob(j *api.Job, deleted bool) {
 		known = &job{jobKey: key}
 		c.jobs[key] = known
 	}
-	index := apiclient.Deref(j.ModifyIndex)
+	index := pointer.Value(j.ModifyIndex)
 	if index < known.modifyIndex {
 		return
 	}
-	known.status, known.description = apiclient.Deref(j.Status), apiclient.Deref(j.StatusDescription)
-	known.kind, known.stopped, known.modifyIndex = apiclient.Deref(j.Type), apiclient.Deref(j.Stop), index
+	known.status, known.description = pointer.Value(j.Status), pointer.Value(j.StatusDescription)
+	known.kind, known.stopped, known.modifyIndex = pointer.Value(j.Type), pointer.Value(j.Stop), index
 }
 
 // deleteJob removes a purged job with its allocations, except running allocations.
@@ -298,7 +299,7 @@ func (c *cluster) setUsage(id string, stats *api.AllocResourceUsage) {
 		if used == nil || used.ResourceUsage == nil {
 			continue
 		}
-		cpu, memory := apiclient.Deref(used.ResourceUsage.CpuStats), apiclient.Deref(used.ResourceUsage.MemoryStats)
+		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
 		a.usage[name] = usage{mhz: cpu.TotalTicks, percent: cpu.Percent, memory: tables.ResidentMemory(&memory)}
 	}
 }

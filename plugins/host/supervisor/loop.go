@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
@@ -423,7 +424,7 @@ func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 		if !logged {
 			l.logger.Info("plugin continues unchanged until no task needs it", "plugin", l.plugin.entry.Name)
 		}
-		if !sleepContext(ctx, idleTimeout) {
+		if wait.Sleep(ctx, idleTimeout) != nil {
 			return
 		}
 	}

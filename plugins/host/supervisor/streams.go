@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -86,7 +87,7 @@ func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(c
 		if failureCount++; time.Since(opened) >= stableStreamUptime {
 			failureCount = 1
 		}
-		if !sleepContext(ctx, streamBackoff.delayAfter(failureCount)) {
+		if wait.Sleep(ctx, streamBackoff.delayAfter(failureCount)) != nil {
 			return
 		}
 	}
@@ -109,24 +110,12 @@ func checkReachable(ctx context.Context, inst pluginInstance, logger hclog.Logge
 			logger.Warn("plugin unreachable, killing process", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
 			break
 		}
-		if !sleepContext(ctx, checkInterval) {
+		if wait.Sleep(ctx, checkInterval) != nil {
 			return false
 		}
 	}
 	inst.Kill()
 	return false
-}
-
-// sleepContext returns true after duration d, or false when ctx ends first.
-func sleepContext(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // applyFingerprint updates the DriverInfo by a fingerprint. An attribute stays until the driver

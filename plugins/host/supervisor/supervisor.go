@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
@@ -607,12 +608,7 @@ func (s *Supervisor) endFirstLaunchWait() {
 }
 
 func hasExited(inst pluginInstance) bool {
-	select {
-	case <-inst.Done():
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(inst.Done())
 }
 
 // DriverRemembersTasks reports whether the plugin of a driver has state about a task that was being

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
@@ -14,7 +15,7 @@ import (
 func (r *reading) addJobs(s *store.Snapshot) {
 	var pending, running, dead int
 	for _, j := range s.Jobs(nil, "*", "") {
-		switch deref(j.Status) {
+		switch pointer.Value(j.Status) {
 		case model.JobPending:
 			pending++
 		case model.JobRunning:
@@ -23,7 +24,7 @@ func (r *reading) addJobs(s *store.Snapshot) {
 			dead++
 		}
 		if !j.Dispatched || !r.settings.OmitDispatchedJobSummary {
-			r.addJobSummary(jobsummary.New(s, nil, j), deref(j.ParentID))
+			r.addJobSummary(jobsummary.New(s, nil, j), pointer.Value(j.ParentID))
 		}
 	}
 	r.Add("nomad.nomad.job_status.pending", float64(pending), r.host)
@@ -64,12 +65,4 @@ func (r *reading) addEvaluations(evals []*api.Evaluation, now time.Time) {
 	r.Add("nomad.nomad.blocked_evals.total_blocked", float64(blocked), r.host)
 	r.Add("nomad.nomad.broker.total_ready", float64(ready), r.host)
 	r.Add("nomad.nomad.broker.total_waiting", float64(waiting), r.host)
-}
-
-// deref returns the value of a field that may be unset.
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

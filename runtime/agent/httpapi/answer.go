@@ -31,14 +31,6 @@ func (r *request) replyMetaOfWrite(index uint64) replyMeta {
 	return replyMeta{Index: index}
 }
 
-// val returns the value of an optional field, or zero if it is nil.
-func val[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 // emptyIfNil returns an empty slice instead of nil.
 func emptyIfNil[T any](found []T) []T {
 	if found == nil {

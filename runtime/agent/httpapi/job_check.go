@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -40,7 +41,7 @@ func (c *jobChecker) decodeJob(r *request, body any, sent *submittedJob) (*api.J
 	switch {
 	case job == nil:
 		return nil, badRequest("Job must be specified")
-	case val(job.ID) == "":
+	case pointer.Value(job.ID) == "":
 		return nil, badRequest("Job ID hasn't been provided")
 	case r.id != "" && r.id != *job.ID:
 		return nil, badRequest("Job ID does not match name")
@@ -48,7 +49,7 @@ func (c *jobChecker) decodeJob(r *request, body any, sent *submittedJob) (*api.J
 	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
 		job.Namespace = &namespace
 	}
-	region := cmp.Or(r.query.Get("region"), sent.Region, val(job.Region), api.GlobalRegion)
+	region := cmp.Or(r.query.Get("region"), sent.Region, pointer.Value(job.Region), api.GlobalRegion)
 	if region == api.GlobalRegion {
 		region = c.region // the region of this agent may have another name than "global"
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
 )
@@ -35,11 +36,11 @@ func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, er
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
 		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{
-				ID: val(j.ID), ParentID: val(j.ParentID), Name: val(j.Name), Namespace: val(j.Namespace), NodePool: val(j.NodePool),
-				Type: val(j.Type), Status: val(j.Status), StatusDescription: val(j.StatusDescription), Datacenters: j.Datacenters,
-				Multiregion: j.Multiregion, Priority: val(j.Priority), Periodic: j.Periodic != nil, ParameterizedJob: j.IsParameterized(),
-				Stop: val(j.Stop), JobSummary: jobsummary.New(s, ws, j), CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
-				JobModifyIndex: val(j.JobModifyIndex), SubmitTime: val(j.SubmitTime),
+				ID: pointer.Value(j.ID), ParentID: pointer.Value(j.ParentID), Name: pointer.Value(j.Name), Namespace: pointer.Value(j.Namespace), NodePool: pointer.Value(j.NodePool),
+				Type: pointer.Value(j.Type), Status: pointer.Value(j.Status), StatusDescription: pointer.Value(j.StatusDescription), Datacenters: j.Datacenters,
+				Multiregion: j.Multiregion, Priority: pointer.Value(j.Priority), Periodic: j.Periodic != nil, ParameterizedJob: j.IsParameterized(),
+				Stop: pointer.Value(j.Stop), JobSummary: jobsummary.New(s, ws, j), CreateIndex: pointer.Value(j.CreateIndex), ModifyIndex: pointer.Value(j.ModifyIndex),
+				JobModifyIndex: pointer.Value(j.JobModifyIndex), SubmitTime: pointer.Value(j.SubmitTime),
 			}
 			if r.query.Get("meta") == "true" {
 				stub.Meta = j.Meta
@@ -50,4 +51,4 @@ func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, er
 	})
 }
 
-func jobSortKey(j *api.Job) sortKey { return nameKey(val(j.Namespace), val(j.ID)) }
+func jobSortKey(j *api.Job) sortKey { return nameKey(pointer.Value(j.Namespace), pointer.Value(j.ID)) }

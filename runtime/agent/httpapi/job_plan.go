@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -44,7 +45,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	}
 	warnings := admitted.Warnings
 	if current != nil {
-		answer.JobModifyIndex = val(current.JobModifyIndex)
+		answer.JobModifyIndex = pointer.Value(current.JobModifyIndex)
 		if fault := model.ValidateJobUpdate(current, job); fault != nil {
 			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
 		}
@@ -53,7 +54,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		answer.Diff = model.Diff(current, job)
 		model.AnnotateDiff(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
 	}
-	if job.Periodic != nil && val(job.Periodic.Enabled) {
+	if job.Periodic != nil && pointer.Value(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
 	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configWarnings(admitted.ConfigFaults)))

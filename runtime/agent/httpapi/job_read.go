@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
 )
@@ -26,7 +27,7 @@ func readJob(r *request, state *store.Store, read func(s *store.Snapshot, ws sto
 
 func (h *jobReader) read(r *request) (any, error) {
 	return readJob(r, h.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
-		return j, val(j.ModifyIndex)
+		return j, pointer.Value(j.ModifyIndex)
 	})
 }
 
@@ -54,7 +55,7 @@ func (h *jobReader) submission(r *request) (any, error) {
 			Version, JobModifyIndex uint64
 		}{JobSubmission: *submission, Namespace: r.namespace, JobID: r.id, Version: version}
 		if j := s.JobVersion(ws, r.namespace, r.id, version); j != nil {
-			answer.JobModifyIndex = val(j.JobModifyIndex)
+			answer.JobModifyIndex = pointer.Value(j.JobModifyIndex)
 		}
 		return answer, index, nil
 	})
@@ -64,14 +65,14 @@ func (h *jobReader) submission(r *request) (any, error) {
 // "all", only objects of the current job with the name are listed.
 func (r *request) includesObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
-	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
+	return err == nil && all || j != nil && jobCreateIndex == pointer.Value(j.CreateIndex)
 }
 
 func (h *jobReader) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
-			return !r.includesObjectOfJob(j, val(alloc.Job.CreateIndex))
+			return !r.includesObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
 		})
 		stubs, err := r.allocStubs(found)
 		return stubs, s.TableIndex(ws, store.Allocations), err
@@ -129,10 +130,10 @@ func (h *jobReader) actions(r *request) (any, error) {
 		for _, g := range j.TaskGroups {
 			for _, t := range g.Tasks {
 				for _, action := range t.Actions {
-					actions = append(actions, jobAction{*action, t.Name, val(g.Name)})
+					actions = append(actions, jobAction{*action, t.Name, pointer.Value(g.Name)})
 				}
 			}
 		}
-		return actions, val(j.ModifyIndex), nil
+		return actions, pointer.Value(j.ModifyIndex), nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -21,14 +22,14 @@ type scalingHandler struct {
 func (h *scalingHandler) status(r *request) (any, error) {
 	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		status := &api.JobScaleStatusResponse{
-			JobID: r.id, Namespace: r.namespace, JobCreateIndex: val(j.CreateIndex), JobModifyIndex: val(j.JobModifyIndex), JobStopped: val(j.Stop),
+			JobID: r.id, Namespace: r.namespace, JobCreateIndex: pointer.Value(j.CreateIndex), JobModifyIndex: pointer.Value(j.JobModifyIndex), JobStopped: pointer.Value(j.Stop),
 			TaskGroups: make(map[string]api.TaskGroupScaleStatus),
 		}
 		events := s.ScalingEvents(ws, r.namespace, r.id)
 		for _, g := range j.TaskGroups {
-			status.TaskGroups[val(g.Name)] = api.TaskGroupScaleStatus{Desired: val(g.Count), Events: emptyIfNil(events[val(g.Name)])}
+			status.TaskGroups[pointer.Value(g.Name)] = api.TaskGroupScaleStatus{Desired: pointer.Value(g.Count), Events: emptyIfNil(events[pointer.Value(g.Name)])}
 		}
-		index := max(val(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
+		index := max(pointer.Value(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
 		for _, alloc := range jobsummary.Allocations(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
@@ -112,7 +113,7 @@ func (h *scalingHandler) listPolicies(r *request) (any, error) {
 		for _, p := range scalingPolicies(s, ws, r.namespace) {
 			if (job == "" || p.Target["Job"] == job) && (kind == "" || p.Type == kind) && strings.HasPrefix(bare(p.ID), bare(prefix)) {
 				stubs = append(stubs, &api.ScalingPolicyListStub{
-					ID: p.ID, Enabled: val(p.Enabled), Type: p.Type, Target: p.Target, CreateIndex: p.CreateIndex, ModifyIndex: p.ModifyIndex,
+					ID: p.ID, Enabled: pointer.Value(p.Enabled), Type: p.Type, Target: p.Target, CreateIndex: p.CreateIndex, ModifyIndex: p.ModifyIndex,
 				})
 			}
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
@@ -54,7 +55,7 @@ func (h *jobReader) statuses(r *request) (any, error) {
 	children = children || body.IncludeChildren
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		jobs := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool {
-			return !children && val(j.ParentID) != ""
+			return !children && pointer.Value(j.ParentID) != ""
 		})
 		if len(body.Jobs) > 0 {
 			jobs = nil
@@ -65,7 +66,7 @@ func (h *jobReader) statuses(r *request) (any, error) {
 			}
 		}
 		byChange := func(j *api.Job) sortKey {
-			return sortKey{createIndex: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
+			return sortKey{createIndex: pointer.Value(j.ModifyIndex), name: pointer.Value(j.Namespace) + "/" + pointer.Value(j.ID)}
 		}
 		statuses, err := listPage(r, jobs, byChange, func(j *api.Job) jobStatus { return newJobStatus(s, ws, j) })
 		return statuses, s.TableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err
@@ -74,31 +75,31 @@ func (h *jobReader) statuses(r *request) (any, error) {
 
 func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 	status := jobStatus{
-		ID: val(j.ID), Namespace: val(j.Namespace), Name: val(j.Name), Type: val(j.Type), NodePool: val(j.NodePool),
-		ParentID: val(j.ParentID), Status: val(j.Status), Datacenters: j.Datacenters, Priority: val(j.Priority),
-		Version: val(j.Version), ModifyIndex: val(j.ModifyIndex), SubmitTime: val(j.SubmitTime), Stop: val(j.Stop),
+		ID: pointer.Value(j.ID), Namespace: pointer.Value(j.Namespace), Name: pointer.Value(j.Name), Type: pointer.Value(j.Type), NodePool: pointer.Value(j.NodePool),
+		ParentID: pointer.Value(j.ParentID), Status: pointer.Value(j.Status), Datacenters: j.Datacenters, Priority: pointer.Value(j.Priority),
+		Version: pointer.Value(j.Version), ModifyIndex: pointer.Value(j.ModifyIndex), SubmitTime: pointer.Value(j.SubmitTime), Stop: pointer.Value(j.Stop),
 		IsPack: j.Meta["pack.name"] != "", Allocs: []jobStatusAlloc{},
 	}
 	for _, g := range j.TaskGroups {
-		status.GroupCountSum += val(g.Count)
+		status.GroupCountSum += pointer.Value(g.Count)
 	}
 	if model.HasChildren(j) {
 		status.ChildStatuses = []string{}
 		for _, child := range s.JobChildren(ws, status.Namespace, status.ID) {
-			status.ChildStatuses = append(status.ChildStatuses, val(child.Status))
+			status.ChildStatuses = append(status.ChildStatuses, pointer.Value(child.Status))
 		}
 	}
 	for _, alloc := range sortByCreation(jobsummary.Allocations(s, ws, j)) {
 		one := jobStatusAlloc{
 			ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
-			FollowupEvalID: alloc.FollowupEvalID, JobVersion: val(alloc.Job.Version),
+			FollowupEvalID: alloc.FollowupEvalID, JobVersion: pointer.Value(alloc.Job.Version),
 		}
 		if health := alloc.DeploymentStatus; health != nil {
 			one.DeploymentStatus.Canary, one.DeploymentStatus.Healthy = health.Canary, health.Healthy
 		}
 		status.Allocs = append(status.Allocs, one)
 	}
-	if d := s.LatestDeployment(ws, status.Namespace, status.ID); d != nil && d.JobCreateIndex == val(j.CreateIndex) {
+	if d := s.LatestDeployment(ws, status.Namespace, status.ID); d != nil && d.JobCreateIndex == pointer.Value(j.CreateIndex) {
 		status.LatestDeployment = newJobStatusDeployment(d, j)
 	}
 	return status

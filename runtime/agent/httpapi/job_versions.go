@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -32,7 +33,7 @@ func (h *jobReader) versions(r *request) (any, error) {
 			replyMeta
 		}{Versions: versions}
 		for _, v := range versions {
-			answer.Index = max(answer.Index, val(v.ModifyIndex))
+			answer.Index = max(answer.Index, pointer.Value(v.ModifyIndex))
 		}
 		answer.KnownLeader = true
 		if diffs {
@@ -58,7 +59,7 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 		if err != nil {
 			return nil, parameterError("diff_version", number, "a uint64", err)
 		}
-		return func(j *api.Job) bool { return val(j.Version) == n }, nil
+		return func(j *api.Job) bool { return pointer.Value(j.Version) == n }, nil
 	}
 	return nil, nil
 }
@@ -105,7 +106,7 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if body.Latest && val(body.Version) == 0 {
+	if body.Latest && pointer.Value(body.Version) == 0 {
 		body.Version = nil
 	} else if body.Version == nil {
 		body.Version = new(uint64(0)) // clients omit zero values

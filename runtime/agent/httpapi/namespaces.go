@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -117,8 +118,8 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 // them.
 func findNamespaceUser(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
-		if val(job.Status) != model.JobDead {
-			return fmt.Sprintf("a job that is %s, %q: stop it first", val(job.Status), val(job.ID))
+		if pointer.Value(job.Status) != model.JobDead {
+			return fmt.Sprintf("a job that is %s, %q: stop it first", pointer.Value(job.Status), pointer.Value(job.ID))
 		}
 	}
 	for _, alloc := range s.AllocationsByNamespace(nil, name) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -272,5 +273,5 @@ func (h *nodePoolHandler) listJobs(r *request) (any, error) {
 	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
+	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || pointer.Value(j.NodePool) == r.id })
 }

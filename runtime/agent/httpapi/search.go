@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -45,7 +46,7 @@ var prefixContexts = map[contexts.Context]findCandidatesFunc{
 		return candidatesByID(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
 	contexts.Jobs: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: val(j.ID)} })
+		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: pointer.Value(j.ID)} })
 	},
 	contexts.Namespaces: func(s *searchSnapshot, prefix string) []*searchCandidate {
 		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
@@ -88,11 +89,11 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
 	contexts.Jobs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{val(j.Name), jobParentIDs(j)} })
+		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{pointer.Value(j.Name), jobParentIDs(j)} })
 	}),
 	contexts.Groups: newFuzzyFinder(func(s *searchSnapshot) (found []*searchCandidate) {
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
-			found = append(found, &searchCandidate{val(g.Name), jobParentIDs(j)})
+			found = append(found, &searchCandidate{pointer.Value(g.Name), jobParentIDs(j)})
 		})
 		return found
 	}),
@@ -103,9 +104,9 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 			}
 		}
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
-			add(g.Services, append(jobParentIDs(j), val(g.Name))...)
+			add(g.Services, append(jobParentIDs(j), pointer.Value(g.Name))...)
 			for _, t := range g.Tasks {
-				add(t.Services, append(jobParentIDs(j), val(g.Name), t.Name)...)
+				add(t.Services, append(jobParentIDs(j), pointer.Value(g.Name), t.Name)...)
 			}
 		})
 		return found
@@ -156,7 +157,9 @@ func candidatesByID[T any](s *searchSnapshot, prefix string, list func(store.Wat
 	return found
 }
 
-func jobParentIDs(j *api.Job) []string { return []string{val(j.Namespace), val(j.ID)} }
+func jobParentIDs(j *api.Job) []string {
+	return []string{pointer.Value(j.Namespace), pointer.Value(j.ID)}
+}
 
 func (s *searchSnapshot) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
 	for _, j := range s.Jobs(nil, s.namespace, "") {
@@ -170,7 +173,7 @@ func (s *searchSnapshot) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
 func (s *searchSnapshot) taskCandidates(of func(t *api.Task, group []string) *searchCandidate) (found []*searchCandidate) {
 	s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
-			found = append(found, of(t, append(jobParentIDs(j), val(g.Name))))
+			found = append(found, of(t, append(jobParentIDs(j), pointer.Value(g.Name))))
 		}
 	})
 	return found

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // maxTotalCount is the maximum sum of all counts that a server allows by default.
@@ -16,21 +18,21 @@ const maxTotalCount = 50000
 // it validates the job.
 func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
-		checkSidecarNetwork(r.atPath("group", val(g.Name)), g)
+		checkSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
 	}
 	checkVaultAvailable(r, job)
 	for _, g := range job.TaskGroups {
-		at := r.atPath("group", val(g.Name))
+		at := r.atPath("group", pointer.Value(g.Name))
 		checkConsulCluster(at, g.Consul, g.Services)
 		for _, t := range g.Tasks {
 			checkConsulCluster(at.atPath("task", t.Name), t.Consul, t.Services)
 		}
 	}
-	if ns := val(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
-		r.atPath("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
+	if ns := pointer.Value(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
+		r.atPath("namespace").add("job %q is in nonexistent namespace %q", pointer.Value(job.ID), ns)
 	}
-	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
-		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool).hint = func() string {
+	if pool := pointer.Value(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
+		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", pointer.Value(job.ID), pool).hint = func() string {
 			return fmt.Sprintf(": there is only the node pool %q here, remove the attribute", api.NodePoolDefault)
 		}
 	}
@@ -43,7 +45,7 @@ func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 func checkEnterpriseFeatures(r *faultReport, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
-			at := r.atPath("group", val(g.Name), "task", t.Name)
+			at := r.atPath("group", pointer.Value(g.Name), "task", t.Name)
 			if t.Resources != nil && t.Resources.NUMA != nil && t.Resources.NUMA.Affinity != "none" {
 				at.atPath("resources", "numa").add("numa scheduling requires Nomad Enterprise")
 			}
@@ -67,7 +69,7 @@ func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 		if s.Connect != nil && s.Connect.SidecarService != nil {
 			r.atPath("service", positionText(i), "connect").add(
 				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
-				val(g.Name), mode).hint = func() string { return ". There is no Consul here: remove the connect block" }
+				pointer.Value(g.Name), mode).hint = func() string { return ". There is no Consul here: remove the connect block" }
 		}
 	}
 }
@@ -79,7 +81,7 @@ func checkVaultAvailable(r *faultReport, job *api.Job) {
 			if t.Vault == nil {
 				continue
 			}
-			at := r.atPath("group", val(g.Name), "task", t.Name, "vault")
+			at := r.atPath("group", pointer.Value(g.Name), "task", t.Name, "vault")
 			if t.Vault.Cluster != defaultClusterName {
 				at.add("non-default Vault cluster requires Nomad Enterprise")
 			} else if !missing {
@@ -110,7 +112,7 @@ func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Servi
 func totalCount(job *api.Job) int {
 	total := 0
 	for _, g := range job.TaskGroups {
-		count := max(val(g.Count), 0)
+		count := max(pointer.Value(g.Count), 0)
 		if count > math.MaxInt-total {
 			return math.MaxInt
 		}

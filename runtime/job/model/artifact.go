@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 var artifactModes = []string{"any", "file", "dir"}
@@ -23,13 +25,13 @@ func checkArtifacts(r *faultReport, artifacts []*api.TaskArtifact) {
 }
 
 func checkArtifact(r *faultReport, a *api.TaskArtifact) {
-	if val(a.GetterSource) == "" {
+	if pointer.Value(a.GetterSource) == "" {
 		r.add("source must be specified")
 	}
-	if mode := val(a.GetterMode); !slices.Contains(artifactModes, mode) {
+	if mode := pointer.Value(a.GetterMode); !slices.Contains(artifactModes, mode) {
 		r.add("invalid artifact mode %q; must be one of: any, file, dir", mode)
 	}
-	if isOutsideAllocDir("task", val(a.RelativeDest)) {
+	if isOutsideAllocDir("task", pointer.Value(a.RelativeDest)) {
 		r.add("destination escapes allocation directory")
 	}
 	if sum, ok := a.GetterOptions["checksum"]; ok {

@@ -59,14 +59,6 @@ func setDefaultIfZero[T comparable](p **T, value T) {
 	}
 }
 
-// val returns the value of an optional attribute, or zero if it is not set.
-func val[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
-}
-
 func jobLevelUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
 	stored := &api.UpdateStrategy{
 		Stagger:          new(time.Duration(0)),

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const (
@@ -126,7 +128,7 @@ func (l *faultList) checkRestartBlock(c api.ServiceCheck) {
 	if c.CheckRestart.Limit < 0 {
 		l.add("limit must be greater than or equal to 0 but found %d", c.CheckRestart.Limit)
 	}
-	if grace := val(c.CheckRestart.Grace); grace < 0 {
+	if grace := pointer.Value(c.CheckRestart.Grace); grace < 0 {
 		l.add("grace period must be greater than or equal to 0 but found %d", grace)
 	}
 }

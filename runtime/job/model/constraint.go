@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/go-version"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // An operator validates the value of a constraint or an affinity, and compares the two
@@ -260,7 +262,7 @@ func checkAffinity(r *faultReport, a *api.Affinity) {
 	if a.LTarget == "" {
 		r.add("No LTarget provided but is required")
 	}
-	switch w := val(a.Weight); {
+	switch w := pointer.Value(a.Weight); {
 	case w < -100 || w > 100:
 		r.add("Affinity weight must be within the range [-100,100]")
 	case w == 0:
@@ -284,7 +286,7 @@ func checkSpread(r *faultReport, s *api.Spread) {
 	if s.Attribute == "" {
 		r.add("Missing spread attribute")
 	}
-	if w := val(s.Weight); w <= 0 || w > 100 {
+	if w := pointer.Value(s.Weight); w <= 0 || w > 100 {
 		r.add("Spread block must have a positive weight from 0 to 100")
 	}
 	seen := map[string]bool{}

@@ -1,6 +1,10 @@
 package model
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+)
 
 // The descriptions of a deployment's status. Clients of Nomad show them, and some match
 // their text.
@@ -45,7 +49,7 @@ func AutoPromotes(job *api.Job, group string) bool {
 		return false
 	}
 	g := FindGroup(job, group)
-	return g != nil && g.Update != nil && val(g.Update.AutoPromote)
+	return g != nil && g.Update != nil && pointer.Value(g.Update.AutoPromote)
 }
 
 // DeploymentPriority returns the priority of the evaluations that a deployment creates: the
@@ -62,7 +66,7 @@ func DeploymentPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation
 	case firstEval != nil:
 		return firstEval.Priority
 	case job != nil:
-		return val(job.Priority)
+		return pointer.Value(job.Priority)
 	}
 	return 0
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
@@ -75,7 +76,7 @@ func DeviceConstraintAdmits(c *api.Constraint, d *api.NodeDevice, node *NodeFact
 func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResource, node *NodeFacts) float64 {
 	var met, total float64
 	for _, a := range affinities {
-		weight := float64(val(a.Weight))
+		weight := float64(pointer.Value(a.Weight))
 		total += math.Abs(weight)
 		if DeviceConstraintHolds(&api.Constraint{LTarget: a.LTarget, RTarget: a.RTarget, Operand: a.Operand}, group, node) {
 			met += weight
@@ -238,5 +239,5 @@ func attributeText(a *api.Attribute) string {
 	case a.BoolVal != nil:
 		return strconv.FormatBool(*a.BoolVal)
 	}
-	return val(a.StringVal)
+	return pointer.Value(a.StringVal)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // The types of a difference.
@@ -24,11 +26,11 @@ func Diff(old, new *api.Job) *api.JobDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.JobDiff{
 		Type: diffType(from, to), Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
-		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return val(g.Name) }, diffGroup),
+		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return pointer.Value(g.Name) }, diffGroup),
 	}
 	for _, job := range []*api.Job{old, new} {
 		if job != nil {
-			diff.ID = val(job.ID)
+			diff.ID = pointer.Value(job.ID)
 		}
 	}
 	if diff.Type == DiffNone && slices.ContainsFunc(diff.TaskGroups, func(g *api.TaskGroupDiff) bool { return g.Type != DiffNone }) {
@@ -251,9 +253,9 @@ type taskSpecIndex struct {
 func newTaskSpecIndex(job *api.Job) taskSpecIndex {
 	ids := taskSpecIndex{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
 	for _, g := range groupsOf(job) {
-		ids.groups[val(g.Name)] = g
+		ids.groups[pointer.Value(g.Name)] = g
 		for _, t := range g.Tasks {
-			ids.tasks[[2]string{val(g.Name), t.Name}] = t
+			ids.tasks[[2]string{pointer.Value(g.Name), t.Name}] = t
 		}
 	}
 	return ids

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
@@ -49,10 +50,10 @@ func TaskDependencies(t *api.Task) ([]lifecycle.Dependency, error) {
 
 // checkExtensions checks the meta keys that start with lite_.
 func checkExtensions(r *faultReport, job *api.Job) {
-	where := fmt.Sprintf("job %q", val(job.ID))
+	where := fmt.Sprintf("job %q", pointer.Value(job.ID))
 	checkMetaKeys(r, "job", where, job.Meta)
 	for _, g := range job.TaskGroups {
-		at, inGroup := r.atPath("group", val(g.Name)), fmt.Sprintf("group %q of %s", val(g.Name), where)
+		at, inGroup := r.atPath("group", pointer.Value(g.Name)), fmt.Sprintf("group %q of %s", pointer.Value(g.Name), where)
 		checkMetaKeys(at, "group", inGroup, g.Meta)
 		for _, t := range g.Tasks {
 			checkMetaKeys(at.atPath("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
@@ -149,7 +150,7 @@ func StageOfTask(t *api.Task) lifecycle.Stage {
 
 func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
 	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: StageOfTask(t)}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
-	n.RunsUntilStopped = restart.OnSuccess(val(job.Type), n.Stage)
+	n.RunsUntilStopped = restart.OnSuccess(pointer.Value(job.Type), n.Stage)
 	return n
 }
 
@@ -210,7 +211,7 @@ func DescribeStartOrder(job *api.Job) string {
 		if b.Len() > 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "Gates of group %q\n", val(g.Name))
+		fmt.Fprintf(&b, "Gates of group %q\n", pointer.Value(g.Name))
 		for _, stage := range []struct {
 			name   string
 			stages lifecycle.Stage

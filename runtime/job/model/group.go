@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const minEphemeralDiskMB = 10
@@ -14,14 +16,14 @@ const minEphemeralDiskMB = 10
 func positionText(i int) string { return strconv.Itoa(i) }
 
 func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
-	jobType := val(job.Type)
-	switch name := val(g.Name); {
+	jobType := pointer.Value(job.Type)
+	switch name := pointer.Value(g.Name); {
 	case name == "":
 		r.add("Missing task group name")
 	case strings.Contains(name, "\x00"):
 		r.add("Task group name contains null character")
 	}
-	if val(g.Count) < 0 {
+	if pointer.Value(g.Count) < 0 {
 		r.atPath("count").add("Task group count can't be negative")
 	}
 	if len(g.Tasks) == 0 && !hasGateway(g) {
@@ -33,8 +35,8 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	checkSpreads(r, jobType, g.Spreads)
 	checkRestart(r.atPath("restart"), g.RestartPolicy)
 	checkReschedule(r.atPath("reschedule"), jobType, g.ReschedulePolicy)
-	if d := g.EphemeralDisk; d != nil && val(d.SizeMB) < minEphemeralDiskMB {
-		r.atPath("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, val(d.SizeMB))
+	if d := g.EphemeralDisk; d != nil && pointer.Value(d.SizeMB) < minEphemeralDiskMB {
+		r.atPath("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, pointer.Value(d.SizeMB))
 	}
 	checkUpdate(r.atPath("update"), jobType, g.Update)
 	checkMigrate(r.atPath("migrate"), jobType, g.Migrate)
@@ -93,7 +95,7 @@ func checkTaskSet(r *faultReport, g *api.TaskGroup) {
 		r.add("Only one task may be marked as leader")
 	}
 	if mains == 0 && len(g.Tasks) > 0 {
-		r.add("Task group %s must have at least one main task", val(g.Name))
+		r.add("Task group %s must have at least one main task", pointer.Value(g.Name))
 	}
 }
 
@@ -101,21 +103,21 @@ func checkDisconnect(r *faultReport, jobType string, d *api.DisconnectStrategy) 
 	if d == nil {
 		return
 	}
-	if val(d.LostAfter) < 0 {
+	if pointer.Value(d.LostAfter) < 0 {
 		r.add("lost_after cannot be a negative duration")
 	}
-	if val(d.StopOnClientAfter) < 0 {
+	if pointer.Value(d.StopOnClientAfter) < 0 {
 		r.add("stop_after cannot be a negative duration")
 	}
 	if d.StopOnClientAfter != nil {
 		if jobType != api.JobTypeService && jobType != api.JobTypeBatch {
 			r.add("stop_after can only be used with service or batch job types")
 		}
-		if val(d.LostAfter) > 0 {
+		if pointer.Value(d.LostAfter) > 0 {
 			r.add("Disconnect cannot be configured with both lost_after and stop_after")
 		}
 	}
-	switch reconcile := val(d.Reconcile); reconcile {
+	switch reconcile := pointer.Value(d.Reconcile); reconcile {
 	case "", api.ReconcileOptionKeepOriginal, api.ReconcileOptionKeepReplacement,
 		api.ReconcileOptionBestScore, api.ReconcileOptionLongestRunning:
 	default:
@@ -131,7 +133,7 @@ func checkScaling(r *faultReport, g *api.TaskGroup) {
 	policy := r.nestedReport("scaling")
 	if s.Max == nil || *s.Max < 0 {
 		policy.add("maximum count must be specified and non-negative")
-	} else if *s.Max < val(s.Min) {
+	} else if *s.Max < pointer.Value(s.Min) {
 		policy.add("maximum count must not be less than minimum count")
 	}
 	if s.Min == nil || *s.Min < 0 {
@@ -139,11 +141,11 @@ func checkScaling(r *faultReport, g *api.TaskGroup) {
 	}
 	at := r.nestedReport("scaling")
 	at.addNested(policy, "Scaling policy invalid:")
-	count := int64(val(g.Count))
+	count := int64(pointer.Value(g.Count))
 	if s.Max != nil && *s.Max < count {
 		at.add("task group count must not be greater than maximum count in scaling policy")
 	}
-	if val(s.Min) > count {
+	if pointer.Value(s.Min) > count {
 		at.add("task group count must not be less than minimum count in scaling policy")
 	}
 	r.addNested(at, "Task group scaling policy validation failed:")

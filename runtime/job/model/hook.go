@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // HookPrefix is the prefix of the meta keys that attach hooks to a job, a group or a task;
@@ -32,9 +34,9 @@ func HookAttachments(job *api.Job) (list []HookAttachment) {
 	}
 	add(job.Meta, "", "")
 	for _, g := range job.TaskGroups {
-		add(g.Meta, val(g.Name), "", "group", val(g.Name))
+		add(g.Meta, pointer.Value(g.Name), "", "group", pointer.Value(g.Name))
 		for _, t := range g.Tasks {
-			add(t.Meta, val(g.Name), t.Name, "group", val(g.Name), "task", t.Name)
+			add(t.Meta, pointer.Value(g.Name), t.Name, "group", pointer.Value(g.Name), "task", t.Name)
 		}
 	}
 	return list

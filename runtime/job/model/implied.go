@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // addImpliedConstraints adds the constraints that follow from the features of the group. They are part of
@@ -83,12 +85,12 @@ func signalsOf(g *api.TaskGroup) []string {
 			usedSignals = append(usedSignals, t.KillSignal)
 		}
 		for _, tmpl := range t.Templates {
-			if val(tmpl.ChangeMode) == "signal" {
-				usedSignals = append(usedSignals, val(tmpl.ChangeSignal))
+			if pointer.Value(tmpl.ChangeMode) == "signal" {
+				usedSignals = append(usedSignals, pointer.Value(tmpl.ChangeSignal))
 			}
 		}
-		if t.Vault != nil && val(t.Vault.ChangeMode) == "signal" {
-			usedSignals = append(usedSignals, val(t.Vault.ChangeSignal))
+		if t.Vault != nil && pointer.Value(t.Vault.ChangeMode) == "signal" {
+			usedSignals = append(usedSignals, pointer.Value(t.Vault.ChangeSignal))
 		}
 	}
 	slices.Sort(usedSignals)

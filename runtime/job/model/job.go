@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const (
@@ -32,8 +34,8 @@ func Validate(job *api.Job, namespaces ...string) error {
 
 func checkJob(r *faultReport, job *api.Job) {
 	checkJobNames(r, job)
-	checkJobType(r.atPath("type"), val(job.Type))
-	if p := val(job.Priority); p < 1 || p > maxPriority {
+	checkJobType(r.atPath("type"), pointer.Value(job.Type))
+	if p := pointer.Value(job.Priority); p < 1 || p > maxPriority {
 		r.atPath("priority").add("job priority must be between [1, %d]", maxPriority)
 	}
 	if slices.Contains(job.Datacenters, "") {
@@ -43,8 +45,8 @@ func checkJob(r *faultReport, job *api.Job) {
 		r.add("job can't be submitted with a payload, only dispatched")
 	}
 	checkConstraints(r, job.Constraints)
-	checkAffinities(r, val(job.Type), job.Affinities)
-	checkSpreads(r, val(job.Type), job.Spreads)
+	checkAffinities(r, pointer.Value(job.Type), job.Affinities)
+	checkSpreads(r, pointer.Value(job.Type), job.Spreads)
 	checkGroups(r, job)
 	checkExtensions(r, job)
 	checkPeriodic(r.atPath("periodic"), job)
@@ -58,7 +60,7 @@ func checkJob(r *faultReport, job *api.Job) {
 }
 
 func checkJobNames(r *faultReport, job *api.Job) {
-	switch id := val(job.ID); {
+	switch id := pointer.Value(job.ID); {
 	case id == "":
 		r.add("Missing job ID")
 	case strings.Contains(id, " "):
@@ -66,7 +68,7 @@ func checkJobNames(r *faultReport, job *api.Job) {
 	case strings.Contains(id, "\x00"):
 		r.add("Job ID contains a null character")
 	}
-	switch name := val(job.Name); {
+	switch name := pointer.Value(job.Name); {
 	case name == "":
 		r.add("Missing job name")
 	case strings.Contains(name, "\x00"):
@@ -93,7 +95,7 @@ func checkGroups(r *faultReport, job *api.Job) {
 	}
 	first := map[string]int{}
 	for i, g := range job.TaskGroups {
-		name := val(g.Name)
+		name := pointer.Value(g.Name)
 		at := r.atPath("group", name)
 		if before, repeated := first[name]; name == "" {
 			at.add("Job task group %d missing name", i+1)
@@ -102,17 +104,17 @@ func checkGroups(r *faultReport, job *api.Job) {
 		} else {
 			first[name] = i + 1
 		}
-		if val(g.ShutdownDelay) < 0 {
+		if pointer.Value(g.ShutdownDelay) < 0 {
 			at.atPath("shutdown_delay").add("ShutdownDelay must be a positive value")
 		}
-		if count := val(g.Count); val(job.Type) == api.JobTypeSystem && count > 1 {
+		if count := pointer.Value(g.Count); pointer.Value(job.Type) == api.JobTypeSystem && count > 1 {
 			at.atPath("count").add("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
 		}
 	}
 	for _, g := range job.TaskGroups {
-		at := r.nestedReport("group", val(g.Name))
+		at := r.nestedReport("group", pointer.Value(g.Name))
 		checkGroup(at, job, g)
-		r.addNested(at, "Task group %s validation failed:", val(g.Name))
+		r.addNested(at, "Task group %s validation failed:", pointer.Value(g.Name))
 	}
 }
 

@@ -7,16 +7,18 @@ import (
 
 	"github.com/hashicorp/cronexpr"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // checkPeriodic checks a periodic block, unless it is disabled.
 func checkPeriodic(r *faultReport, job *api.Job) {
 	p := job.Periodic
-	if p == nil || !val(p.Enabled) {
+	if p == nil || !pointer.Value(p.Enabled) {
 		return
 	}
 	checkBatchOnly(r, job, "Periodic")
-	spec := val(p.Spec)
+	spec := pointer.Value(p.Spec)
 	switch {
 	case spec == "" && len(p.Specs) == 0:
 		r.add("Must specify a spec")
@@ -32,8 +34,8 @@ func checkPeriodic(r *faultReport, job *api.Job) {
 			r.add("Invalid cron spec %q: %v", text, err)
 		}
 	}
-	if _, err := time.LoadLocation(val(p.TimeZone)); err != nil {
-		r.atPath("time_zone").add("Invalid time zone %q: %v", val(p.TimeZone), err)
+	if _, err := time.LoadLocation(pointer.Value(p.TimeZone)); err != nil {
+		r.atPath("time_zone").add("Invalid time zone %q: %v", pointer.Value(p.TimeZone), err)
 	}
 }
 
@@ -55,12 +57,12 @@ func NextLaunch(job *api.Job, after time.Time) time.Time {
 	if p == nil {
 		return time.Time{}
 	}
-	zone, err := time.LoadLocation(val(p.TimeZone))
+	zone, err := time.LoadLocation(pointer.Value(p.TimeZone))
 	if err != nil {
 		return time.Time{}
 	}
 	specs := p.Specs
-	if spec := val(p.Spec); spec != "" {
+	if spec := pointer.Value(p.Spec); spec != "" {
 		specs = append(slices.Clone(specs), spec)
 	}
 	var firstLaunch time.Time
@@ -109,7 +111,7 @@ func checkParameterized(r *faultReport, job *api.Job) {
 }
 
 func checkBatchOnly(r *faultReport, job *api.Job, subject string) {
-	if t := val(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
+	if t := pointer.Value(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
 		r.add("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // UnknownPortLabels returns the services and checks of groups that name a port label which the
@@ -26,7 +28,7 @@ func UnknownPortLabels(job *api.Job) []*Fault {
 			if s == nil {
 				continue
 			}
-			at := r.atPath("group", val(g.Name), "service", positionText(i))
+			at := r.atPath("group", pointer.Value(g.Name), "service", positionText(i))
 			if reason := unknownPortText(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
 				at.atPath("port").add("%s", reason)
 			}

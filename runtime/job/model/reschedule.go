@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const (
@@ -29,7 +31,7 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 		r.add("System or sysbatch jobs should not have a reschedule policy")
 		return
 	}
-	attempts, interval, unlimited := val(p.Attempts), val(p.Interval), val(p.Unlimited)
+	attempts, interval, unlimited := pointer.Value(p.Attempts), pointer.Value(p.Interval), pointer.Value(p.Unlimited)
 	if attempts == 0 && !unlimited {
 		return
 	}
@@ -54,7 +56,7 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 }
 
 func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
-	function, delay, ceiling := val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)
+	function, delay, ceiling := pointer.Value(p.DelayFunction), pointer.Value(p.Delay), pointer.Value(p.MaxDelay)
 	if !slices.Contains(delayFunctions, function) {
 		r.add("Invalid delay function %q, must be one of %q", function, delayFunctions)
 	}
@@ -76,25 +78,25 @@ func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 // checkRescheduleWindow checks that all attempts of an otherwise valid limited policy fit
 // into its interval.
 func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
-	attempts, interval, delay := val(p.Attempts), val(p.Interval), val(p.Delay)
+	attempts, interval, delay := pointer.Value(p.Attempts), pointer.Value(p.Interval), pointer.Value(p.Delay)
 	if attempts < 0 {
 		return
 	}
-	slots := newAttemptTimes(val(p.DelayFunction), delay, val(p.MaxDelay))
+	slots := newAttemptTimes(pointer.Value(p.DelayFunction), delay, pointer.Value(p.MaxDelay))
 	limit := interval
-	if val(p.DelayFunction) == delayExponential {
+	if pointer.Value(p.DelayFunction) == delayExponential {
 		limit-- // an attempt at the very end of the interval does not count
 	}
 	possible := slots.countAttemptsUntil(limit)
 	if possible >= attempts {
 		return
 	}
-	if val(p.DelayFunction) == delayConstant {
+	if pointer.Value(p.DelayFunction) == delayConstant {
 		r.add("Nomad can only make %d attempts in %v with initial delay %v and delay function %q",
 			possible, interval, delay, delayConstant)
 	} else {
 		r.add("Nomad can only make %d attempts in %v with initial delay %v, delay function %q, and delay ceiling %v",
-			possible, interval, delay, val(p.DelayFunction), val(p.MaxDelay))
+			possible, interval, delay, pointer.Value(p.DelayFunction), pointer.Value(p.MaxDelay))
 	}
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }

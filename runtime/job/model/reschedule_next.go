@@ -4,19 +4,21 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // NextReschedule returns when an allocation that failed at the given time may be replaced;
 // false means never.
 func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, failed time.Time) (time.Time, bool) {
-	if p == nil || val(p.Attempts) <= 0 && !val(p.Unlimited) {
+	if p == nil || pointer.Value(p.Attempts) <= 0 && !pointer.Value(p.Unlimited) {
 		return time.Time{}, false
 	}
 	var events []*api.RescheduleEvent
 	if tracker != nil {
 		events = tracker.Events
 	}
-	if !val(p.Unlimited) && attemptsSince(events, failed.Add(-val(p.Interval))) >= val(p.Attempts) {
+	if !pointer.Value(p.Unlimited) && attemptsSince(events, failed.Add(-pointer.Value(p.Interval))) >= pointer.Value(p.Attempts) {
 		return time.Time{}, false
 	}
 	steps := 0
@@ -35,7 +37,7 @@ func AppendRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTrack
 	}
 	keep := 1
 	if p != nil {
-		keep = max(len(newAttemptTimes(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).timesInFirstInterval)+1, val(p.Attempts))
+		keep = max(len(newAttemptTimes(pointer.Value(p.DelayFunction), pointer.Value(p.Delay), pointer.Value(p.MaxDelay)).timesInFirstInterval)+1, pointer.Value(p.Attempts))
 	}
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]
@@ -59,7 +61,7 @@ func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
 // resetsDelay reports whether an allocation lived long enough to reset the delay to its
 // base.
 func resetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
-	return val(p.DelayFunction) != delayConstant && lifetime > val(p.MaxDelay)
+	return pointer.Value(p.DelayFunction) != delayConstant && lifetime > pointer.Value(p.MaxDelay)
 }
 
 // delaySteps returns the number of events since the delay was last reset. The time
@@ -96,8 +98,8 @@ func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) m
 
 // rescheduleDelay returns the delay after the given number of steps of a series.
 func rescheduleDelay(p *api.ReschedulePolicy, steps int) time.Duration {
-	delay, ceiling := val(p.Delay), val(p.MaxDelay)
-	switch val(p.DelayFunction) {
+	delay, ceiling := pointer.Value(p.Delay), pointer.Value(p.MaxDelay)
+	switch pointer.Value(p.DelayFunction) {
 	case delayExponential:
 		for range steps {
 			if delay > ceiling/2 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const (
@@ -19,7 +21,7 @@ func checkResources(r *faultReport, res *api.Resources) {
 		r.add("Missing task resources")
 		return
 	}
-	cpu, cores, memory := val(res.CPU), val(res.Cores), val(res.MemoryMB)
+	cpu, cores, memory := pointer.Value(res.CPU), pointer.Value(res.Cores), pointer.Value(res.MemoryMB)
 	if cpu > 0 && cores > 0 {
 		r.add("Task can only ask for 'cpu' or 'cores' resource, not both.")
 	}
@@ -32,10 +34,10 @@ func checkResources(r *faultReport, res *api.Resources) {
 	if memory < minMemoryMB {
 		r.add("minimum MemoryMB value is %d; got %d", minMemoryMB, memory)
 	}
-	if limit := val(res.MemoryMaxMB); limit != 0 && limit != -1 && limit < memory {
+	if limit := pointer.Value(res.MemoryMaxMB); limit != 0 && limit != -1 && limit < memory {
 		r.add("MemoryMaxMB value (%d) should be larger than MemoryMB value (%d)", limit, memory)
 	}
-	switch secrets := val(res.SecretsMB); {
+	switch secrets := pointer.Value(res.SecretsMB); {
 	case secrets < 0:
 		r.add("SecretsMB value (%d) cannot be negative", secrets)
 	case secrets > memory:
@@ -89,7 +91,7 @@ func checkLogs(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.LogConfig == nil {
 		return
 	}
-	files, size := val(t.LogConfig.MaxFiles), val(t.LogConfig.MaxFileSizeMB)
+	files, size := pointer.Value(t.LogConfig.MaxFiles), pointer.Value(t.LogConfig.MaxFileSizeMB)
 	logs := r.nestedReport("logs")
 	if files < 1 {
 		logs.add("minimum number of files is 1; got %d", files)
@@ -101,7 +103,7 @@ func checkLogs(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if g.EphemeralDisk == nil || files < 1 || size < 1 {
 		return
 	}
-	if disk := val(g.EphemeralDisk.SizeMB); saturatingMul(files, size) >= disk {
+	if disk := pointer.Value(g.EphemeralDisk.SizeMB); saturatingMul(files, size) >= disk {
 		r.atPath("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const minRestartInterval = 5 * time.Second
@@ -13,7 +15,7 @@ func checkRestart(r *faultReport, p *api.RestartPolicy) {
 		r.add("Task Group should have a restart policy")
 		return
 	}
-	mode, attempts := val(p.Mode), val(p.Attempts)
+	mode, attempts := pointer.Value(p.Mode), pointer.Value(p.Attempts)
 	if mode != api.RestartPolicyModeDelay && mode != api.RestartPolicyModeFail {
 		r.add("Unsupported restart mode: %q", mode)
 	}
@@ -23,7 +25,7 @@ func checkRestart(r *faultReport, p *api.RestartPolicy) {
 		}
 		return
 	}
-	interval, delay := val(p.Interval), val(p.Delay)
+	interval, delay := pointer.Value(p.Interval), pointer.Value(p.Delay)
 	if interval < minRestartInterval {
 		r.add("Interval can not be less than %v (got %v)", minRestartInterval, interval)
 	}

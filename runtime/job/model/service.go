@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // ProviderNomad is the provider of the services that the agent itself registers and checks.
@@ -62,7 +64,7 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 
 	scripts := r.nestedReport()
 	for i, s := range g.Services {
-		checkScriptChecks(scripts.atPath("service", positionText(i)), val(g.Name), s)
+		checkScriptChecks(scripts.atPath("service", positionText(i)), pointer.Value(g.Name), s)
 	}
 	r.addNested(scripts, "Task group service check validation failed:")
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // SameSpec reports whether two canonical jobs are equal except for the fields that the agent
@@ -20,7 +22,7 @@ func submittedSpecOf(job *api.Job) *api.Job {
 	c.Stable, c.Version, c.VersionTag = nil, nil, nil
 	c.SubmitTime, c.CreateIndex, c.ModifyIndex, c.JobModifyIndex = nil, nil, nil, nil
 	c.NomadTokenID = nil
-	stop := val(job.Stop)
+	stop := pointer.Value(job.Stop)
 	c.Stop = &stop
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {
@@ -76,8 +78,8 @@ func ValidateJobUpdate(from, to *api.Job) error {
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
 	switch {
 	case IsAdoptedJob(from):
-	case val(from.Type) != val(to.Type):
-		return fmt.Errorf("cannot update job from type %q to %q", val(from.Type), val(to.Type))
+	case pointer.Value(from.Type) != pointer.Value(to.Type):
+		return fmt.Errorf("cannot update job from type %q to %q", pointer.Value(from.Type), pointer.Value(to.Type))
 	case periodic(from) && !periodic(to):
 		return fmt.Errorf("cannot update periodic job to being non-periodic")
 	case !periodic(from) && periodic(to):
@@ -104,7 +106,7 @@ func UpdateIsDestructive(from, to *api.Job, group string) bool {
 // FindGroup returns a group of the job by its name, nil if there is none.
 func FindGroup(job *api.Job, name string) *api.TaskGroup {
 	for _, g := range job.TaskGroups {
-		if val(g.Name) == name {
+		if pointer.Value(g.Name) == name {
 			return g
 		}
 	}
@@ -191,13 +193,13 @@ func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableT
 		Identity: t.Identity, Identities: t.Identities,
 		// Nomad keeps the old lifecycle until the agent is restarted.
 		Lifecycle:    t.Lifecycle,
-		LogsDisabled: t.LogConfig != nil && val(t.LogConfig.Disabled),
+		LogsDisabled: t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled),
 	}
 	if t.RestartPolicy != nil {
-		id.RenderTemplates = val(t.RestartPolicy.RenderTemplates)
+		id.RenderTemplates = pointer.Value(t.RestartPolicy.RenderTemplates)
 	}
 	if r := t.Resources; r != nil {
-		id.CPU, id.Cores, id.Memory, id.MemoryMax, id.SecretsMB = val(r.CPU), val(r.Cores), val(r.MemoryMB), val(r.MemoryMaxMB), val(r.SecretsMB)
+		id.CPU, id.Cores, id.Memory, id.MemoryMax, id.SecretsMB = pointer.Value(r.CPU), pointer.Value(r.Cores), pointer.Value(r.MemoryMB), pointer.Value(r.MemoryMaxMB), pointer.Value(r.SecretsMB)
 		id.Devices, id.NUMA = r.Devices, r.NUMA
 		id.Networks = immutableNetworkSpecs(r.Networks)
 	}
@@ -208,7 +210,7 @@ func immutableNetworkSpecs(networks []*api.NetworkResource) []immutableNetworkSp
 	var ids []immutableNetworkSpec
 	for _, n := range networks {
 		id := immutableNetworkSpec{
-			Mode: n.Mode, Hostname: n.Hostname, MBits: val(n.MBits), DNS: n.DNS, CNI: n.CNI,
+			Mode: n.Mode, Hostname: n.Hostname, MBits: pointer.Value(n.MBits), DNS: n.DNS, CNI: n.CNI,
 			Static: slices.Clone(n.ReservedPorts), Dynamic: slices.Clone(n.DynamicPorts),
 		}
 		for i := range id.Dynamic {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // The states of a task.
@@ -68,8 +70,8 @@ func HasChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParame
 // The first case that matches decides.
 func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
 	switch {
-	case val(job.Type) == api.JobTypeSystem || HasChildren(job):
-		if val(job.Stop) {
+	case pointer.Value(job.Type) == api.JobTypeSystem || HasChildren(job):
+		if pointer.Value(job.Stop) {
 			return JobDead
 		}
 		return JobRunning
@@ -77,7 +79,7 @@ func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, 
 		return JobRunning
 	case slices.ContainsFunc(evals, EvalPending):
 		return JobPending
-	case len(evals) > 0 || val(job.Stop):
+	case len(evals) > 0 || pointer.Value(job.Stop):
 		return JobDead
 	}
 	return JobPending

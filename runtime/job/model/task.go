@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 var (
@@ -81,11 +83,11 @@ func checkTaskName(r *faultReport, name string) {
 const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
 func checkTaskTimes(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
-	timeout := val(t.KillTimeout)
+	timeout := pointer.Value(t.KillTimeout)
 	if timeout < 0 {
 		r.atPath("kill_timeout").add("KillTimeout must be a positive value")
 	} else if g.Update != nil && jobType == api.JobTypeService {
-		if deadline := val(g.Update.ProgressDeadline); deadline > 0 && timeout > deadline {
+		if deadline := pointer.Value(g.Update.ProgressDeadline); deadline > 0 && timeout > deadline {
 			r.atPath("kill_timeout").add("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
 		}
 	}
@@ -111,10 +113,10 @@ func checkLifecycle(r *faultReport, l *api.TaskLifecycle) {
 }
 
 func checkVault(r *faultReport, v *api.Vault) {
-	switch mode := val(v.ChangeMode); mode {
+	switch mode := pointer.Value(v.ChangeMode); mode {
 	case "restart", "noop":
 	case "signal":
-		if val(v.ChangeSignal) == "" {
+		if pointer.Value(v.ChangeSignal) == "" {
 			r.add("Signal must be specified when using change mode %q", mode)
 		}
 	default:

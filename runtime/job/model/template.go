@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // maxPermBits is the width of a file mode with its setuid, setgid and sticky bits.
@@ -15,7 +17,7 @@ func checkTemplates(r *faultReport, templates []*api.Template) {
 		at := r.nestedReport("template", positionText(i))
 		checkTemplate(at, t)
 		r.addNested(at, "Template %d validation failed:", i+1)
-		dest := val(t.DestPath)
+		dest := pointer.Value(t.DestPath)
 		if other, taken := destinations[dest]; taken {
 			r.atPath("template", positionText(i)).add("Template %d has same destination as %d", i+1, other)
 		} else {
@@ -25,18 +27,18 @@ func checkTemplates(r *faultReport, templates []*api.Template) {
 }
 
 func checkTemplate(r *faultReport, t *api.Template) {
-	if val(t.SourcePath) == "" && val(t.EmbeddedTmpl) == "" {
+	if pointer.Value(t.SourcePath) == "" && pointer.Value(t.EmbeddedTmpl) == "" {
 		r.add("Must specify a source path or have an embedded template")
 	}
-	if dest := val(t.DestPath); dest == "" {
+	if dest := pointer.Value(t.DestPath); dest == "" {
 		r.add("Must specify a destination for the template")
 	} else if isOutsideAllocDir("task", dest) {
 		r.add("destination escapes allocation directory")
 	}
-	switch val(t.ChangeMode) {
+	switch pointer.Value(t.ChangeMode) {
 	case "noop", "restart":
 	case "signal":
-		if val(t.Envvars) {
+		if pointer.Value(t.Envvars) {
 			r.add("cannot use signals with env var templates")
 		}
 	case "script":
@@ -44,10 +46,10 @@ func checkTemplate(r *faultReport, t *api.Template) {
 	default:
 		r.add("Invalid change mode. Must be one of the following: noop, signal, script, restart")
 	}
-	if val(t.Splay) < 0 {
+	if pointer.Value(t.Splay) < 0 {
 		r.add("Must specify positive splay value")
 	}
-	if perms := val(t.Perms); perms != "" {
+	if perms := pointer.Value(t.Perms); perms != "" {
 		if _, err := strconv.ParseUint(perms, 8, maxPermBits); err != nil {
 			r.add("Failed to parse %q as octal: %v", perms, err)
 		}
@@ -61,7 +63,7 @@ func checkChangeScript(r *faultReport, s *api.ChangeScript) {
 	switch {
 	case s == nil:
 		r.add("must specify change script configuration value when change mode is script")
-	case val(s.Command) == "":
+	case pointer.Value(s.Command) == "":
 		r.add("must specify script path value when change mode is script")
 	}
 }

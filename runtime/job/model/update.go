@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 var (
@@ -18,13 +20,13 @@ func checkUpdate(r *faultReport, jobType string, u *api.UpdateStrategy) {
 	if jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		r.add("Job type %q does not allow update block", jobType)
 	}
-	if n := val(u.MaxParallel); n < 0 {
+	if n := pointer.Value(u.MaxParallel); n < 0 {
 		r.add("Max parallel can not be less than zero: %d < 0", n)
 	}
-	if h := val(u.HealthCheck); !slices.Contains(updateHealthChecks, h) {
+	if h := pointer.Value(u.HealthCheck); !slices.Contains(updateHealthChecks, h) {
 		r.add("Invalid health check given: %q", h)
 	}
-	minHealthy, healthy, progress := val(u.MinHealthyTime), val(u.HealthyDeadline), val(u.ProgressDeadline)
+	minHealthy, healthy, progress := pointer.Value(u.MinHealthyTime), pointer.Value(u.HealthyDeadline), pointer.Value(u.ProgressDeadline)
 	if minHealthy < 0 {
 		r.add("Minimum healthy time may not be less than zero: %v", minHealthy)
 	}
@@ -40,13 +42,13 @@ func checkUpdate(r *faultReport, jobType string, u *api.UpdateStrategy) {
 	if progress != 0 && healthy >= progress {
 		r.add("Healthy deadline must be less than progress deadline: %v > %v", healthy, progress)
 	}
-	if n := val(u.Canary); n < 0 {
+	if n := pointer.Value(u.Canary); n < 0 {
 		r.add("Canary count can not be less than zero: %d < 0", n)
 	}
-	if val(u.AutoPromote) && val(u.Canary) == 0 {
+	if pointer.Value(u.AutoPromote) && pointer.Value(u.Canary) == 0 {
 		r.add("Auto Promote requires a Canary count greater than zero")
 	}
-	if s := val(u.Stagger); s <= 0 {
+	if s := pointer.Value(u.Stagger); s <= 0 {
 		r.add("Stagger must be greater than zero: %v", s)
 	}
 }
@@ -58,22 +60,22 @@ func checkMigrate(r *faultReport, jobType string, m *api.MigrateStrategy) {
 	if jobType != api.JobTypeService {
 		r.add("Job type %q does not allow migrate block", jobType)
 	}
-	if n := val(m.MaxParallel); n < 0 {
+	if n := pointer.Value(m.MaxParallel); n < 0 {
 		r.add("MaxParallel must be >= 0 but found %d", n)
 	}
-	switch h := val(m.HealthCheck); {
+	switch h := pointer.Value(m.HealthCheck); {
 	case h == "":
 		r.add("Missing HealthCheck")
 	case !slices.Contains(migrateHealthChecks, h):
 		r.add("Invalid HealthCheck: %q", h)
 	}
-	if d := val(m.MinHealthyTime); d < 0 {
+	if d := pointer.Value(m.MinHealthyTime); d < 0 {
 		r.add("MinHealthyTime is %v and must be >= 0", d)
 	}
-	if d := val(m.HealthyDeadline); d < 0 {
+	if d := pointer.Value(m.HealthyDeadline); d < 0 {
 		r.add("HealthyDeadline is %v and must be >= 0", d)
 	}
-	if val(m.MinHealthyTime) > val(m.HealthyDeadline) {
+	if pointer.Value(m.MinHealthyTime) > pointer.Value(m.HealthyDeadline) {
 		r.add("MinHealthyTime must be less than HealthyDeadline")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // Types of volumes.
@@ -60,7 +62,7 @@ func allocNameSuffix(name string) string {
 func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		at := r.nestedReport("volume", label)
-		checkVolume(at, jobType, val(g.Update), g.Volumes[label])
+		checkVolume(at, jobType, pointer.Value(g.Update), g.Volumes[label])
 		r.addNested(at, "Task group volume validation for %s failed:", label)
 	}
 }
@@ -79,7 +81,7 @@ func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *a
 		if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
 			r.add("volume cannot be per_alloc for system or sysbatch jobs")
 		}
-		if val(update.Canary) > 0 {
+		if pointer.Value(update.Canary) > 0 {
 			r.add("volume cannot be per_alloc when canaries are in use")
 		}
 	}
@@ -116,7 +118,7 @@ var (
 // isEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
 // is not an error.
 func isEmptyMount(m *api.VolumeMount) bool {
-	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
+	return pointer.Value(m.Volume) == "" && pointer.Value(m.Destination) == "" && !pointer.Value(m.ReadOnly) && pointer.Value(m.SELinuxLabel) == "" &&
 		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
 }
 
@@ -126,13 +128,13 @@ func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMou
 			continue
 		}
 		at := r.atPath("volume_mount", positionText(i))
-		if g.Volumes[val(m.Volume)] == nil {
-			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
+		if g.Volumes[pointer.Value(m.Volume)] == nil {
+			at.add("Volume Mount (%d) references undefined volume %s", i, pointer.Value(m.Volume))
 		}
-		if mode := val(m.PropagationMode); !slices.Contains(propagationModes, mode) {
+		if mode := pointer.Value(m.PropagationMode); !slices.Contains(propagationModes, mode) {
 			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
 		}
-		if label := val(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
+		if label := pointer.Value(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
 			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // Warnings returns the warnings about a valid canonical job: Nomad's warnings, in Nomad's
@@ -43,17 +45,17 @@ func warningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
 	warnJob(r, job)
 	for _, g := range job.TaskGroups {
 		warnServices(r, g)
-		at := r.nestedReport("group", val(g.Name))
+		at := r.nestedReport("group", pointer.Value(g.Name))
 		warnGroup(at, g)
 		for _, t := range g.Tasks {
 			task := at.nestedReport("task", t.Name)
 			warnTask(task, g, t)
 			at.addNested(task, "Task %q has warnings:", t.Name)
-			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 && !config.MemoryOversubscriptionEnabled {
-				r.atPath("group", val(g.Name), "task", t.Name, "resources", "memory_max").add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
+			if t.Resources != nil && pointer.Value(t.Resources.MemoryMaxMB) != 0 && !config.MemoryOversubscriptionEnabled {
+				r.atPath("group", pointer.Value(g.Name), "task", t.Name, "resources", "memory_max").add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", pointer.Value(g.Name), t.Name)
 			}
 		}
-		r.addNested(at, "Group %q has warnings:", val(g.Name))
+		r.addNested(at, "Group %q has warnings:", pointer.Value(g.Name))
 	}
 	return *r.faults
 }
@@ -88,14 +90,14 @@ type ignoredField struct {
 const noEffectOnSingleNode = "has no effect on a single node"
 
 func warnJob(r *faultReport, job *api.Job) {
-	if job.Periodic != nil && val(job.Periodic.Spec) != "" {
+	if job.Periodic != nil && pointer.Value(job.Periodic.Spec) != "" {
 		r.atPath("periodic", "cron").add("cron is deprecated and may be removed in a future release. Use crons instead")
 	}
 	promoting, updating := 0, 0
 	for _, g := range job.TaskGroups {
 		if g.Update != nil {
 			updating++
-			if val(g.Update.AutoPromote) {
+			if pointer.Value(g.Update.AutoPromote) {
 				promoting++
 			}
 		}
@@ -104,7 +106,7 @@ func warnJob(r *faultReport, job *api.Job) {
 		r.add("auto_promote must be true for all groups to enable automatic promotion")
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
-		{"all_at_once", val(job.AllAtOnce)},
+		{"all_at_once", pointer.Value(job.AllAtOnce)},
 		{"affinity", len(job.Affinities) > 0},
 		{"spread", len(job.Spreads) > 0},
 	})
@@ -112,9 +114,9 @@ func warnJob(r *faultReport, job *api.Job) {
 
 // warnServices warns of services that stay registered while their tasks end.
 func warnServices(r *faultReport, g *api.TaskGroup) {
-	name := val(g.Name)
+	name := pointer.Value(g.Name)
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
-	if len(g.Services) > 0 && val(g.ShutdownDelay) == 0 {
+	if len(g.Services) > 0 && pointer.Value(g.ShutdownDelay) == 0 {
 		if !slices.ContainsFunc(g.Tasks, delayed) {
 			r.atPath("group", name, "service", "0").add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
 		}
@@ -137,7 +139,7 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 
 func warnGroup(r *faultReport, g *api.TaskGroup) {
 	if g.Update != nil {
-		if parallel, count := val(g.Update.MaxParallel), val(g.Count); count > 1 && parallel > count {
+		if parallel, count := pointer.Value(g.Update.MaxParallel), pointer.Value(g.Count); count > 1 && parallel > count {
 			r.atPath("update", "max_parallel").add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
 		}
 	}
@@ -179,7 +181,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 		warnResources(r.atPath("resources"), t.Resources)
 	}
 	for i, tmpl := range t.Templates {
-		if val(tmpl.VaultGrace) != 0 {
+		if pointer.Value(tmpl.VaultGrace) != 0 {
 			r.atPath("template", positionText(i), "vault_grace").add("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
 		}
 	}
@@ -211,13 +213,13 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 }
 
 func warnResources(r *faultReport, res *api.Resources) {
-	if val(res.IOPS) != 0 {
+	if pointer.Value(res.IOPS) != 0 {
 		r.atPath("iops").add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
 	}
 	if len(res.Networks) > 0 {
 		r.atPath("network", "0").add("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
 	}
-	if val(res.DiskMB) != 0 {
+	if pointer.Value(res.DiskMB) != 0 {
 		r.atPath("disk").add("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
 	}
 }
@@ -256,7 +258,7 @@ func warnLifecycle(r *faultReport, t *api.Task) {
 
 // readsNomadVariable reports whether a template is rendered only once a variable exists.
 func readsNomadVariable(t *api.Template) bool {
-	return t != nil && nomadVarPattern.MatchString(val(t.EmbeddedTmpl))
+	return t != nil && nomadVarPattern.MatchString(pointer.Value(t.EmbeddedTmpl))
 }
 
 var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
@@ -270,22 +272,22 @@ func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*Fault {
 	}
 	r := newFaultReport()
 	for _, g := range job.TaskGroups {
-		at := r.atPath("group", val(g.Name))
-		disk := val(g.EphemeralDisk)
+		at := r.atPath("group", pointer.Value(g.Name))
+		disk := pointer.Value(g.EphemeralDisk)
 		for _, i := range []ignoredField{
 			{"update", g.Update != nil && !reflect.DeepEqual(g.Update, api.DefaultUpdateStrategy())},
 			{"scaling", g.Scaling != nil},
-			{"ephemeral_disk sticky", val(disk.Sticky)},
-			{"ephemeral_disk migrate", val(disk.Migrate)},
+			{"ephemeral_disk sticky", pointer.Value(disk.Sticky)},
+			{"ephemeral_disk migrate", pointer.Value(disk.Migrate)},
 			{"action", slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return len(t.Actions) > 0 })},
 		} {
 			if i.set {
-				at.atPath(strings.Fields(i.name)...).add("group %q: %s has no effect for a job that runs in the foreground", val(g.Name), i.name)
+				at.atPath(strings.Fields(i.name)...).add("group %q: %s has no effect for a job that runs in the foreground", pointer.Value(g.Name), i.name)
 			}
 		}
 		for _, t := range g.Tasks {
 			if !hasVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
-				at.atPath("task", t.Name, "template", "0").add("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, val(g.Name))
+				at.atPath("task", t.Name, "template", "0").add("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, pointer.Value(g.Name))
 			}
 		}
 	}

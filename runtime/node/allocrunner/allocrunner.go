@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -181,7 +182,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 	alloc, created, changes := c.Alloc, time.Now(), newReconcileSignal()
 	network := &allocNetwork{dns: groupDNS(alloc.GetTaskGroup())}
 
-	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
+	delay := newShutdownDelay(func() time.Duration { return pointer.Value(r.Alloc().GetTaskGroup().ShutdownDelay) })
 	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
 	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, network: network, tasks: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{

@@ -1,6 +1,10 @@
 package allocrunner
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
+)
 
 func TestReconcileRequestsCoalesce(t *testing.T) {
 	c := newReconcileSignal()
@@ -17,10 +21,10 @@ func TestReconcileRequestsCoalesce(t *testing.T) {
 func TestReconciledIsClosedByTheNextReconcile(t *testing.T) {
 	c := newReconcileSignal()
 	first, second := c.nextReconcile(), c.nextReconcile()
-	wantEqual(t, "before", []bool{isClosed(first), isClosed(second)}, "[false false]")
+	wantEqual(t, "before", []bool{wait.IsClosed(first), wait.IsClosed(second)}, "[false false]")
 	c.wakeWaiters()
 	later := c.nextReconcile()
-	wantEqual(t, "after", []bool{isClosed(first), isClosed(second), isClosed(later)}, "[true true false]")
+	wantEqual(t, "after", []bool{wait.IsClosed(first), wait.IsClosed(second), wait.IsClosed(later)}, "[true true false]")
 	c.wakeWaiters()
-	wantEqual(t, "after the next", isClosed(later), true)
+	wantEqual(t, "after the next", wait.IsClosed(later), true)
 }

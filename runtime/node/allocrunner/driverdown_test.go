@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
@@ -74,7 +75,7 @@ func (o *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTask
 		defer o.fakeDrivers.mu.Unlock()
 		for id, t := range o.fakeDrivers.tasks {
 			if strings.HasPrefix(id, req.AllocID+"/"+req.Task+"/") {
-				result.Found = result.Found || !isClosed(t.exited)
+				result.Found = result.Found || !wait.IsClosed(t.exited)
 				t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 				result.Exit = exit
 			}
@@ -236,7 +237,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				}
 				// A task whose driver is unavailable is destroyed when the driver is back. If no plugin
 				// serves the driver, the allocation ends without waiting.
-				wantEqual(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
+				wantEqual(t, "allocation has ended", wait.IsClosed(a.Done()), fmt.Sprint(gone))
 				o.withoutPlugin = false
 				o.set(false)
 				a.wait()
@@ -254,7 +255,7 @@ func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 		o.set(true)
 		a.Kill()
 		a.advance(time.Second)
-		wantEqual(t, "alive", []any{len(a.drivers.aliveTasks()), isClosed(a.Done())}, "[0 true]")
+		wantEqual(t, "alive", []any{len(a.drivers.aliveTasks()), wait.IsClosed(a.Done())}, "[0 true]")
 	})
 }
 
@@ -428,7 +429,7 @@ func TestStopOfTaskThatWaitsForDriver(t *testing.T) {
 		a.advance(time.Minute)
 		a.Stop()
 		a.advance(time.Second)
-		wantEqual(t, "ended", []any{isClosed(a.Done()), a.lastUpdate().ClientStatus, a.startCount("web")}, "[true complete 0]")
+		wantEqual(t, "ended", []any{wait.IsClosed(a.Done()), a.lastUpdate().ClientStatus, a.startCount("web")}, "[true complete 0]")
 	})
 }
 
@@ -537,7 +538,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 			config { run_for = "1s" }
 		}`, poststopTask))
 		a.advance(time.Hour)
-		wantEqual(t, "status", []any{a.lastUpdate().ClientStatus, isClosed(a.Done())}, "[complete false]")
+		wantEqual(t, "status", []any{a.lastUpdate().ClientStatus, wait.IsClosed(a.Done())}, "[complete false]")
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated Driver]")
 		wantEqual(t, "text", eventMessages(a, "web"), "[destroying the task is pending: device is busy]")
 		_, stopped := a.logs.snapshot()
@@ -546,7 +547,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 
 		b := a.startNextAgent(func(c *Config) { c.Alloc.ClientStatus = "complete" })
 		b.advance(time.Hour)
-		wantEqual(t, "next agent", []any{isClosed(b.Done()), countDestroyCalls(b, "web")}, "[false 0]")
+		wantEqual(t, "next agent", []any{wait.IsClosed(b.Done()), countDestroyCalls(b, "web")}, "[false 0]")
 		f.mu.Lock()
 		f.remainingFailures = 0
 		f.mu.Unlock()
@@ -655,7 +656,7 @@ func TestInconclusiveRecoveryKeepsTheDestroyPending(t *testing.T) {
 		f.remainingFailures = 0
 		f.mu.Unlock()
 		a.advance(time.Hour)
-		wantEqual(t, "meanwhile", []any{isClosed(a.Done()), countDestroyCalls(a, "web"), len(a.drivers.tasks)}, "[false 0 1]")
+		wantEqual(t, "meanwhile", []any{wait.IsClosed(a.Done()), countDestroyCalls(a, "web"), len(a.drivers.tasks)}, "[false 0 1]")
 		setUndecided(false)
 		a.wait()
 		wantEqual(t, "destroyed", []any{countDestroyCalls(a, "web"), len(a.drivers.tasks)}, "[1 0]")

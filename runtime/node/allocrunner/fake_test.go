@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
@@ -171,7 +172,7 @@ func (w *fakeDrivers) aliveTasks() []string {
 	defer w.mu.Unlock()
 	var ids []string
 	for id, t := range w.tasks {
-		if !isClosed(t.exited) {
+		if !wait.IsClosed(t.exited) {
 			ids = append(ids, id)
 		}
 	}
@@ -260,7 +261,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 			return nil, nil, ctx.Err()
 		}
 	}
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return nil, nil, driver.ErrPluginDown
 	}
 	failure := nth(b.StartErrors, n)
@@ -277,7 +278,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 			result.Err = errors.New(b.ExitError)
 		}
 		time.AfterFunc(mustParseDuration(b.RunFor), func() {
-			if !isClosed(t.exited) && result.Successful() {
+			if !wait.IsClosed(t.exited) && result.Successful() {
 				w.mu.Lock()
 				w.successfulRunCounts[config.Name]++
 				w.mu.Unlock()
@@ -289,7 +290,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	if w.checkStart != nil {
 		var aliveTasks []string
 		for id, t := range w.tasks {
-			if !isClosed(t.exited) {
+			if !wait.IsClosed(t.exited) {
 				aliveTasks = append(aliveTasks, strings.Split(id, "/")[1])
 			}
 		}
@@ -312,7 +313,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 }
 
 func (p *fakePlugin) findTask(id string) (*fakeTask, error) {
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return nil, driver.ErrPluginDown
 	}
 	p.drivers.mu.Lock()
@@ -338,7 +339,7 @@ func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStat
 		return nil, err
 	default:
 		status.State = driver.TaskRunning
-		if isClosed(t.exited) {
+		if wait.IsClosed(t.exited) {
 			status.State = driver.TaskExited
 		}
 		if !p.drivers.returnsNoHandles {
@@ -350,7 +351,7 @@ func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStat
 }
 
 func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return driver.ErrPluginDown
 	}
 	p.drivers.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
@@ -431,7 +432,7 @@ func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error
 	if err != nil {
 		return err
 	}
-	if !isClosed(t.exited) {
+	if !wait.IsClosed(t.exited) {
 		if !force {
 			return errors.New("task still runs")
 		}
@@ -559,7 +560,7 @@ func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]
 }
 
 func (p *fakePlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return nil, false, driver.ErrPluginDown
 	}
 	p.drivers.recordCall("CreateNetwork %s", hostname)
@@ -567,7 +568,7 @@ func (p *fakePlugin) CreateNetwork(_ context.Context, allocID, hostname string) 
 }
 
 func (p *fakePlugin) DestroyNetwork(_ context.Context, _ string, isolation *driver.NetworkIsolation) error {
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return driver.ErrPluginDown
 	}
 	p.drivers.recordCall("DestroyNetwork %s", isolation.Path)

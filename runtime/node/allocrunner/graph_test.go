@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -362,7 +363,7 @@ func runJobWithRandomActions(t *testing.T, job *api.Job, random *rand.Rand) {
 		case 4:
 			a.drivers.killPlugin()
 		default:
-			if isClosed(a.Done()) {
+			if wait.IsClosed(a.Done()) {
 				continue
 			}
 			a.die()

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -104,7 +105,7 @@ func (h *healthTracker) newHook(status func() StatusUpdate) *runnerhooks.Health 
 			return healthParams(alloc)
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
-			if nextReconcile == nil || isClosed(nextReconcile) {
+			if nextReconcile == nil || wait.IsClosed(nextReconcile) {
 				nextReconcile = h.reconcileSignal.nextReconcile()
 			}
 			snapshot, checks := h.snapshot(status())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -1032,7 +1033,7 @@ type lateHookFactory struct {
 }
 
 func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	if isClosed(l.hooksKnown) {
+	if wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
 	return func(ctx context.Context, emit func(*api.TaskEvent)) {
@@ -1045,14 +1046,14 @@ func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, 
 }
 
 func (l lateHookFactory) AllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	if !isClosed(l.hooksKnown) {
+	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
 func (l lateHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	if !isClosed(l.hooksKnown) {
+	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.TaskHooks(a, t, c)

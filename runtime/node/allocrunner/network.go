@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/netfiles"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -135,7 +136,7 @@ func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[str
 		"NOMAD_GROUP_NAME": a.TaskGroup,
 		"NOMAD_JOB_ID":     a.JobID,
 		"NOMAD_NAMESPACE":  a.Namespace,
-		"NOMAD_REGION":     valueOrZero(a.Job.Region),
+		"NOMAD_REGION":     pointer.Value(a.Job.Region),
 	})
 	return args
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
@@ -43,7 +44,7 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
 	}
-	if !isClosed(r.done) && !t.Running() {
+	if !wait.IsClosed(r.done) && !t.Running() {
 		return ErrNotRunning // this error has precedence over errors about the state of the allocation
 	}
 	if err := r.checkRestartAllowed(); err != nil {

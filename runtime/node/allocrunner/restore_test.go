@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
@@ -67,7 +68,7 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitDurableFunc {
 		return nopWaitFunc // an async put needs no wait, and the store does not reject it
 	}
 	l.writeLocked()
-	if !isClosed(l.agentDied) {
+	if !wait.IsClosed(l.agentDied) {
 		return nopWaitFunc
 	}
 	return func() error {
@@ -86,7 +87,7 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitDurableFunc {
 func (l *fakeStore) writeLocked() {
 	switch {
 	case len(l.pendingWrites) == 0:
-	case isClosed(l.agentDied), l.maxWrites > 0 && l.writeCount == l.maxWrites:
+	case wait.IsClosed(l.agentDied), l.maxWrites > 0 && l.writeCount == l.maxWrites:
 		closeOnce(l.agentDied)
 	default:
 		l.writeCount++
@@ -175,13 +176,13 @@ func (a *testAgent) awaitDeathOrEnd() bool {
 	case <-a.store.agentDied:
 	case <-a.Done():
 	}
-	if !isClosed(a.store.agentDied) { // after a death the test must not sleep, because a process that was started would end
+	if !wait.IsClosed(a.store.agentDied) { // after a death the test must not sleep, because a process that was started would end
 		time.Sleep(time.Second) // Async puts are written
 	}
-	if !isClosed(a.store.agentDied) {
+	if !wait.IsClosed(a.store.agentDied) {
 		return false
 	}
-	if synctest.Wait(); !isClosed(a.store.agentCanceled) {
+	if synctest.Wait(); !wait.IsClosed(a.store.agentCanceled) {
 		close(a.store.agentCanceled) // awaitDeath has seen that Run returned, and not the death
 	}
 	return true
@@ -214,7 +215,7 @@ func (a *testAgent) die() {
 // change the configuration, and the allocation in it.
 func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 	a.t.Helper()
-	if !isClosed(a.store.agentDied) {
+	if !wait.IsClosed(a.store.agentDied) {
 		a.t.Fatal("the agent before lives")
 	}
 	next := &testAgent{store: a.store.cloneForNextAgent()}
@@ -817,7 +818,7 @@ func TestRestore(t *testing.T) {
 					config { run_for = "1s" }
 				}`)), 5*time.Second, nil, nil)
 			short, _ := a.tasks.findByName("short")
-			wantEqual(t, "over", isClosed(short.Done()), "false")
+			wantEqual(t, "over", wait.IsClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
 			a.advance(time.Second) // time in which the records of the allocation's end are written
@@ -1478,7 +1479,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 				case <-a.store.agentDied:
 				case <-time.After(5 * time.Second):
 				}
-				if done = !isClosed(a.store.agentDied); done {
+				if done = !wait.IsClosed(a.store.agentDied); done {
 					a.store.mu.Lock()
 					defer a.store.mu.Unlock()
 					a.store.maxWrites = 0

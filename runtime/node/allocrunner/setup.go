@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -127,7 +128,7 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []runner
 	if b.config.Host.Cgroups != nil {
 		cores := 0
 		if t.Resources != nil {
-			cores = valueOrZero(t.Resources.Cores)
+			cores = pointer.Value(t.Resources.Cores)
 		}
 		if groups := b.config.Host.Cgroups(t.Driver, cores); groups != nil {
 			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
@@ -207,7 +208,7 @@ func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) alloc
 		ChrootEnv:      limits.ChrootEnv,
 	}
 	if t.Resources != nil {
-		o.SecretsMB = valueOrZero(t.Resources.SecretsMB)
+		o.SecretsMB = pointer.Value(t.Resources.SecretsMB)
 	}
 	return o
 }
@@ -276,7 +277,7 @@ func (b *hookBuilder) previousAllocHooks() []runnerhooks.Hook {
 	}
 	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
-	if disk == nil || !valueOrZero(disk.Sticky) && !valueOrZero(disk.Migrate) {
+	if disk == nil || !pointer.Value(disk.Sticky) && !pointer.Value(disk.Migrate) {
 		return previousHooks
 	}
 	dir, err := allocdir.New(b.config.AllocDirRoot, id)
@@ -295,7 +296,7 @@ func (b *hookBuilder) previousAllocHooks() []runnerhooks.Hook {
 // not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
 func maxRunDeadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
-	if jobType := valueOrZero(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
+	if jobType := pointer.Value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
 		return time.Time{}
 	}
 	created := time.Unix(0, a.CreateTime)
@@ -306,7 +307,7 @@ func maxRunDeadline(a *api.Allocation) time.Time {
 }
 
 func logsDisabled(t *api.Task) bool {
-	return t.LogConfig != nil && valueOrZero(t.LogConfig.Disabled)
+	return t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled)
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
@@ -55,7 +56,7 @@ func (s *stopSequence) runContexts(ctx context.Context) (untilShutdown, untilKil
 	untilShutdown, s.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
 	untilKill, s.cancelKill = context.WithCancelCause(untilShutdown)
 	untilStop, s.cancelStop = context.WithCancelCause(untilKill)
-	if isClosed(s.forceKilled) {
+	if wait.IsClosed(s.forceKilled) {
 		s.cancelKill(taskrunner.ErrKilled)
 	}
 	if s.isRequested() {
@@ -98,7 +99,7 @@ func (s *stopSequence) requestLocked(reason stopReason) {
 	}
 }
 
-func (s *stopSequence) isRequested() bool { return isClosed(s.requested) }
+func (s *stopSequence) isRequested() bool { return wait.IsClosed(s.requested) }
 
 // forceKill kills all tasks. It calls no hooks, and respects no kill order and no delay.
 func (s *stopSequence) forceKill() {
@@ -165,7 +166,7 @@ func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
 			return true
 		}
 		for _, t := range wave {
-			if isClosed(s.forceKilled) {
+			if wait.IsClosed(s.forceKilled) {
 				t.ForceKill(s.killingEvent(t))
 			} else {
 				t.Kill(s.killingEvent(t))
@@ -215,17 +216,8 @@ func (d *shutdownDelay) skip() { d.once.Do(func() { close(d.skipped) }) }
 
 // closeOnce closes the channel c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
-	if !isClosed(c) {
+	if !wait.IsClosed(c) {
 		close(c)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

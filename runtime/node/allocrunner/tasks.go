@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
@@ -79,7 +80,7 @@ func (s taskSet) prepareTasks(ctx context.Context) error {
 
 // allEnded reports whether each task has ended for good and was destroyed by its driver.
 func (s taskSet) allEnded() bool {
-	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
+	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !wait.IsClosed(t.Done()) })
 }
 
 // killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks,

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // newTestUpdater returns the updates of an allocation without tasks, whose version is 1. calls counts the
@@ -51,9 +53,9 @@ func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
 	u, calls, stops := newTestUpdater()
-	wantEqual(t, "announced", isClosed(u.stopReceived), false)
+	wantEqual(t, "announced", wait.IsClosed(u.stopReceived), false)
 	u.put(allocVersion(2, api.AllocDesiredStatusStop))
-	wantEqual(t, "announced before it is applied", []any{isClosed(u.stopReceived), *stops}, "[true 0]")
+	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(u.stopReceived), *stops}, "[true 0]")
 	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
 	u.put(allocVersion(3, api.AllocDesiredStatusStop))

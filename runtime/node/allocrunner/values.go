@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
@@ -25,20 +26,13 @@ const (
 	mebibyte           = 1 << 20
 )
 
-func valueOrZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 func findTask(group *api.TaskGroup, name string) (*api.Task, error) {
 	for _, t := range group.Tasks {
 		if t.Name == name {
 			return t, nil
 		}
 	}
-	return nil, fmt.Errorf("group %q has no task %q", valueOrZero(group.Name), name)
+	return nil, fmt.Errorf("group %q has no task %q", pointer.Value(group.Name), name)
 }
 
 func toHookAlloc(a *api.Allocation) hook.Alloc {
@@ -47,8 +41,8 @@ func toHookAlloc(a *api.Allocation) hook.Alloc {
 		Name:      a.Name,
 		Namespace: a.Namespace,
 		JobID:     a.JobID,
-		JobName:   valueOrZero(a.Job.Name),
-		JobType:   valueOrZero(a.Job.Type),
+		JobName:   pointer.Value(a.Job.Name),
+		JobType:   pointer.Value(a.Job.Type),
 		TaskGroup: a.TaskGroup,
 		NodeID:    a.NodeID,
 		NodeName:  a.NodeName,
@@ -59,7 +53,7 @@ func toHookAlloc(a *api.Allocation) hook.Alloc {
 func toTaskRunnerAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc {
 	return taskrunner.Alloc{
 		Alloc:       toHookAlloc(a),
-		ParentJobID: valueOrZero(a.Job.ParentID),
+		ParentJobID: pointer.Value(a.Job.ParentID),
 		DNS:         dnsConfig(groupDNS(group)),
 	}
 }
@@ -114,13 +108,13 @@ func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits L
 	}
 	if policy != nil {
 		task.Restart = restart.Policy{
-			Attempts: valueOrZero(policy.Attempts),
-			Interval: valueOrZero(policy.Interval),
-			Delay:    valueOrZero(policy.Delay),
-			Mode:     restart.Mode(valueOrZero(policy.Mode)),
+			Attempts: pointer.Value(policy.Attempts),
+			Interval: pointer.Value(policy.Interval),
+			Delay:    pointer.Value(policy.Delay),
+			Mode:     restart.Mode(pointer.Value(policy.Mode)),
 		}
 	}
-	task.Restart.OnSuccess = restart.OnSuccess(valueOrZero(a.Job.Type), task.Stage())
+	task.Restart.OnSuccess = restart.OnSuccess(pointer.Value(a.Job.Type), task.Stage())
 	return task, nil
 }
 
@@ -185,8 +179,8 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 		Name:        a.Name,
 		Namespace:   a.Namespace,
 		JobID:       a.JobID,
-		JobName:     valueOrZero(a.Job.Name),
-		ParentJobID: valueOrZero(a.Job.ParentID),
+		JobName:     pointer.Value(a.Job.Name),
+		ParentJobID: pointer.Value(a.Job.ParentID),
 		Group:       a.TaskGroup,
 		JobMeta:     a.Job.Meta,
 	}
@@ -310,7 +304,7 @@ func newService(s *api.Service, task string) services.Service {
 			check.OnUpdate = s.OnUpdate
 		}
 		if r := c.CheckRestart; r != nil {
-			check.Restart = services.CheckRestart{Limit: r.Limit, Grace: valueOrZero(r.Grace)}
+			check.Restart = services.CheckRestart{Limit: r.Limit, Grace: pointer.Value(r.Grace)}
 		}
 		service.Checks = append(service.Checks, check)
 	}
@@ -329,25 +323,25 @@ func hasChecks(a *api.Allocation) bool {
 // allocation is in a deployment, otherwise from the migrate block. It returns false if the job type has
 // no health or the health check is manual.
 func healthParams(a *api.Allocation) (health.Params, bool) {
-	if jobType := valueOrZero(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
+	if jobType := pointer.Value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false
 	}
 	group := a.GetTaskGroup()
 	if a.DeploymentID != "" {
 		u := group.Update
-		if u == nil || u.Empty() || valueOrZero(u.HealthCheck) == "manual" {
+		if u == nil || u.Empty() || pointer.Value(u.HealthCheck) == "manual" {
 			return health.Params{}, false
 		}
 		return health.Params{
-			MinHealthyTime:  valueOrZero(u.MinHealthyTime),
-			HealthyDeadline: valueOrZero(u.HealthyDeadline),
-			UseChecks:       valueOrZero(u.HealthCheck) == "checks",
+			MinHealthyTime:  pointer.Value(u.MinHealthyTime),
+			HealthyDeadline: pointer.Value(u.HealthyDeadline),
+			UseChecks:       pointer.Value(u.HealthCheck) == "checks",
 		}, true
 	}
 	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, UseChecks: true}
 	if m := group.Migrate; m != nil {
-		p.MinHealthyTime, p.HealthyDeadline = valueOrZero(m.MinHealthyTime), valueOrZero(m.HealthyDeadline)
-		p.UseChecks = valueOrZero(m.HealthCheck) == "checks"
+		p.MinHealthyTime, p.HealthyDeadline = pointer.Value(m.MinHealthyTime), pointer.Value(m.HealthyDeadline)
+		p.UseChecks = pointer.Value(m.HealthCheck) == "checks"
 	}
 	return p, true
 }

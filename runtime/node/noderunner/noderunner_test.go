@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -412,7 +413,7 @@ type vanishingDriver struct {
 }
 
 func (d *vanishingDriver) lookUp(context.Context, string) (driver.Driver, error) {
-	if d.taskEnded.Load() && !isChannelClosed(d.available) {
+	if d.taskEnded.Load() && !wait.IsClosed(d.available) {
 		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.available}
 	}
 	return d, nil
@@ -643,7 +644,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 				return taskenv.Node{}
 			}
 			r.mu.Unlock()
-			if isChannelClosed(r.tasksEnded("a")) || isChannelClosed(r.tasksEnded("b")) {
+			if wait.IsClosed(r.tasksEnded("a")) || wait.IsClosed(r.tasksEnded("b")) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {
@@ -664,14 +665,5 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	}
 	if built != 2 {
 		t.Errorf("%d runners built", built)
-	}
-}
-
-func isChannelClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

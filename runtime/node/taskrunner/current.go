@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -99,5 +100,5 @@ func (c *currentProcess) isRestartable() bool {
 }
 
 func (c *currentProcess) isRestartableLocked() bool {
-	return c.process != nil && !isClosed(c.process.exited) && !c.killRequest.isRequested() && !isClosed(c.done)
+	return c.process != nil && !wait.IsClosed(c.process.exited) && !c.killRequest.isRequested() && !wait.IsClosed(c.done)
 }

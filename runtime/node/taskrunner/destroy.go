@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -177,7 +178,7 @@ func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 			driverChanged = unavailableErr.Changed
 		}
 		purged := d.stopper.killRequest.purged
-		if isClosed(purged) {
+		if wait.IsClosed(purged) {
 			purged = nil // an earlier purge must not end the wait
 		}
 		timer := time.NewTimer(retry.nextDelay())

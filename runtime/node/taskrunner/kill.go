@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -40,8 +41,8 @@ func newKillRequest(records *taskRecords) *killRequest {
 	}
 }
 
-func (k *killRequest) isRequested() bool { return isClosed(k.killed) }
-func (k *killRequest) isForced() bool    { return isClosed(k.forceKilled) }
+func (k *killRequest) isRequested() bool { return wait.IsClosed(k.killed) }
+func (k *killRequest) isForced() bool    { return wait.IsClosed(k.forceKilled) }
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
@@ -146,16 +147,7 @@ func isShutdown(killCtx, forceKillCtx context.Context) bool {
 
 // closeOnce closes c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
-	if !isClosed(c) {
+	if !wait.IsClosed(c) {
 		close(c)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -45,7 +46,7 @@ func (o *driverOutage) wait(ctx context.Context, err error, report func(error)) 
 			o.pluginDownBackoff.currentDelay = o.pluginDownBackoff.initialDelay
 			return ctx.Err() == nil
 		}
-		return sleep(ctx, o.pluginDownBackoff.nextDelay())
+		return wait.Sleep(ctx, o.pluginDownBackoff.nextDelay()) == nil
 	}
 	if !o.reported {
 		o.reported = true
@@ -55,22 +56,10 @@ func (o *driverOutage) wait(ctx context.Context, err error, report func(error)) 
 	}
 	if unavailableErr == nil || unavailableErr.Changed == nil {
 		o.retryBackoff.initialDelay, o.retryBackoff.maxDelay = time.Second, 30*time.Second
-		return sleep(ctx, o.retryBackoff.nextDelay())
+		return wait.Sleep(ctx, o.retryBackoff.nextDelay()) == nil
 	}
 	select {
 	case <-unavailableErr.Changed:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// sleep waits for the duration d, and reports whether d has passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
 		return true
 	case <-ctx.Done():
 		return false

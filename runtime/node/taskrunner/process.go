@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -77,7 +78,7 @@ func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) e
 	}
 	err = f(p.calls.of(d))
 	down := errors.Is(err, driver.ErrPluginDown)
-	unknown := errors.Is(err, driver.ErrTaskNotFound) && !isClosed(p.exited)
+	unknown := errors.Is(err, driver.ErrTaskNotFound) && !wait.IsClosed(p.exited)
 	if !down && !unknown {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -148,7 +149,7 @@ func TestWatchEndsWithoutAnExit(t *testing.T) {
 	cancel()
 	p := (&scriptedDriver{waitErrs: []error{context.Canceled}}).process()
 	p.watch(ctx)
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		t.Error("a process that was no longer watched has exited")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
@@ -51,7 +52,7 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 
 	task, _ := r.records.snapshot()
 	p.span = r.calls.startRun(p.id(), task.StartedAt)
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return r.handleProcessEnd(killCtx, forceKillCtx, p) // see startCaller.askUntilAnswered
 	}
 	var watchWG sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -284,7 +285,7 @@ func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 			r.retryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.putRetriesEnded):
+	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, wait.IsClosed(r.putRetriesEnded):
 	default:
 		r.retryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
@@ -317,7 +318,7 @@ const putRetryDelay = time.Second
 func (r *taskRecords) retryPuts() {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
-	if r.retryDone == nil || isClosed(r.putRetriesEnded) {
+	if r.retryDone == nil || wait.IsClosed(r.putRetriesEnded) {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })

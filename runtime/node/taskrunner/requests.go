@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -101,7 +102,7 @@ func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (sampl
 // Running reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
 	p := r.currentProcess.get()
-	return p != nil && !isClosed(p.exited)
+	return p != nil && !wait.IsClosed(p.exited)
 }
 
 // Update sets a new version of the task: the restart policy and the kill settings apply

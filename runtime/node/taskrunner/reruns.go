@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -41,7 +42,7 @@ func (r *rerunRequests) request(event *api.TaskEvent) bool {
 
 // mayRunAgain reports whether a task with this state has ended, and may run again.
 func (r *rerunRequests) mayRunAgain(s *api.TaskState) bool {
-	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !isClosed(r.done)
+	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.done)
 }
 
 // isPossible implements [Runner.Rerunnable].

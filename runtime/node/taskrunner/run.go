@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -93,7 +94,7 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
 		span := r.timeline.StartWait("restart delay")
-		slept := sleep(killCtx, delay)
+		slept := wait.Sleep(killCtx, delay) == nil
 		span.End("", context.Cause(killCtx))
 		if !slept {
 			return false

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -91,7 +92,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 		return nil, err
 	}
 
-	if isClosed(p.exited) {
+	if wait.IsClosed(p.exited) {
 		return p, nil // executed, with an unknown exit status: the exit is stored next
 	}
 	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -227,7 +228,7 @@ func (s *startCaller) destroyFailed(ctx context.Context, id string) {
 func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
 	if s.pluginDeaths > 0 {
 		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)
-		if !sleep(ctx, delay) {
+		if wait.Sleep(ctx, delay) != nil {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -182,32 +183,32 @@ type pendingStop struct {
 func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
 	var unavailableErr *driver.UnavailableError
 	if !errors.As(cause, &unavailableErr) {
-		sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
+		_ = wait.Sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
 	if !pending.eventEmitted {
 		pending.eventEmitted = true
 		s.emit(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
 	}
-	wait := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
+	limit := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
 	if unavailableErr.Changed == nil {
-		wait = pending.retryBackoff.nextDelay()
+		limit = pending.retryBackoff.nextDelay()
 	}
 	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
-		wait = min(wait, left)
+		limit = min(limit, left)
 	} else if builtin, may := s.mayEndWithoutDriver(cause); may && s.killRequest.isRequested() {
 		err := s.endProcess(ctx, p, builtin)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
-		wait = pending.retryBackoff.nextDelay()
+		limit = pending.retryBackoff.nextDelay()
 	}
 	purged := s.killRequest.purged
-	if isClosed(purged) {
+	if wait.IsClosed(purged) {
 		purged = nil // an earlier purge must not end the wait
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-p.exited:
@@ -227,7 +228,7 @@ func (s *stopper) pendingStopMessage(cause error) string {
 		what, then = "restart", "the task may still run"
 	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTask != nil:
 		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
-	case isClosed(s.killRequest.purged):
+	case wait.IsClosed(s.killRequest.purged):
 		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
 	}
 	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
@@ -296,7 +297,7 @@ func (s *stopper) mayEndWithoutDriver(err error) (builtin, may bool) {
 	if s.endTask == nil || !errors.As(err, &unavailableErr) {
 		return false, false
 	}
-	return unavailableErr.Builtin, unavailableErr.Builtin || isClosed(s.killRequest.purged) || isClosed(s.killRequest.forceKilled)
+	return unavailableErr.Builtin, unavailableErr.Builtin || wait.IsClosed(s.killRequest.purged) || wait.IsClosed(s.killRequest.forceKilled)
 }
 
 // callEndTask calls EndTaskFunc for one start.

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -210,7 +211,7 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 // may have to be, because the driver has not answered what became of it.
 // It is false before Run has returned.
 func (r *Runner) IsDestroyPending() bool {
-	return isClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.undecided)
+	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.undecided)
 }
 
 // Destroying is closed when the task has ended for good and only waits for its driver

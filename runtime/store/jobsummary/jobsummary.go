@@ -6,20 +6,21 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // New counts the allocations of a job, or the children of a periodic or parameterized job.
 func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
-	namespace, id := val(j.Namespace), val(j.ID)
+	namespace, id := pointer.Value(j.Namespace), pointer.Value(j.ID)
 	sum := &api.JobSummary{
 		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
-		CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
+		CreateIndex: pointer.Value(j.CreateIndex), ModifyIndex: pointer.Value(j.ModifyIndex),
 	}
 	if model.HasChildren(j) {
 		for _, child := range s.JobChildren(ws, namespace, id) {
-			switch val(child.Status) {
+			switch pointer.Value(child.Status) {
 			case model.JobPending:
 				sum.Children.Pending++
 			case model.JobRunning:
@@ -27,12 +28,12 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 			default:
 				sum.Children.Dead++
 			}
-			sum.ModifyIndex = max(sum.ModifyIndex, val(child.ModifyIndex))
+			sum.ModifyIndex = max(sum.ModifyIndex, pointer.Value(child.ModifyIndex))
 		}
 		return sum
 	}
 	for _, g := range j.TaskGroups {
-		sum.Summary[val(g.Name)] = api.TaskGroupSummary{}
+		sum.Summary[pointer.Value(g.Name)] = api.TaskGroupSummary{}
 	}
 	if evals := s.EvaluationsByJob(ws, namespace, id); len(evals) > 0 {
 		newest := slices.MaxFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyIndex, b.ModifyIndex) })
@@ -67,15 +68,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 // Allocations returns the allocations of a job, without the allocations of a purged job of the
 // same name.
 func Allocations(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
-	return slices.DeleteFunc(s.AllocationsByJob(ws, val(j.Namespace), val(j.ID)), func(a *api.Allocation) bool {
-		return val(a.Job.CreateIndex) != val(j.CreateIndex)
+	return slices.DeleteFunc(s.AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
+		return pointer.Value(a.Job.CreateIndex) != pointer.Value(j.CreateIndex)
 	})
-}
-
-// val returns the value of a field that may be unset.
-func val[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

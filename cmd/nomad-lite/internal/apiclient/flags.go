@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // Flags select the agent of a command. They are Nomad's flags.
@@ -83,7 +84,7 @@ func (f *Flags) IsThisMachine() bool {
 // UseJobRegion sets the client's region to the region of a job, if the job names one and the
 // command line does not.
 func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
-	if region := Deref(job.Region); region != "" && f.region == "" {
+	if region := pointer.Value(job.Region); region != "" && f.region == "" {
 		c.SetRegion(region)
 	}
 }

@@ -1,15 +1,10 @@
 package apiclient
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"github.com/hashicorp/nomad/api"
 
-// Deref returns the value that a pointer of the API points to, or the zero value for nil.
-func Deref[T any](p *T) T {
-	var zero T
-	if p == nil {
-		return zero
-	}
-	return *p
-}
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+)
 
 // ForEachTask calls do for each task of a job. It skips nil groups and tasks, which an invalid job
 // can have.
@@ -43,7 +38,7 @@ func ForEachService(group *api.TaskGroup, do func(service *api.Service, task str
 		}
 	}
 	for _, task := range group.Tasks {
-		for _, service := range Deref(task).Services {
+		for _, service := range pointer.Value(task).Services {
 			if service != nil {
 				do(service, task.Name)
 			}
@@ -55,7 +50,7 @@ func ForEachService(group *api.TaskGroup, do func(service *api.Service, task str
 func DesiredAllocCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
-		n += Deref(Deref(g).Count)
+		n += pointer.Value(pointer.Value(g).Count)
 	}
 	return n
 }

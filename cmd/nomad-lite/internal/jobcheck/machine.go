@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/taskuser"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
@@ -46,10 +47,10 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, 
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
 			path := append(jobfile.TaskPath(group, task), "template", strconv.Itoa(i))
-			if err := checkTemplateText(t, apiclient.Deref(t.EmbeddedTmpl)); err != nil {
+			if err := checkTemplateText(t, pointer.Value(t.EmbeddedTmpl)); err != nil {
 				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), err))
 			}
-			source := apiclient.Deref(t.SourcePath)
+			source := pointer.Value(t.SourcePath)
 			if !onThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
 				continue
 			}
@@ -70,7 +71,7 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, 
 }
 
 func checkTemplateText(t *api.Template, text string) *template.TextError {
-	return template.CheckText(text, apiclient.Deref(t.LeftDelim), apiclient.Deref(t.RightDelim))
+	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
 }
 
 // readTemplateSource returns the text of a template's source. It reads only regular files, because other

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -25,7 +26,7 @@ type AgentAnswer struct {
 
 // AskAgent lets an agent validate the job.
 func (j *File) AskAgent(ctx context.Context, c *api.Client) (*AgentAnswer, error) {
-	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, apiclient.Deref(j.Job.Namespace)))
+	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, pointer.Value(j.Job.Namespace)))
 	if isRegionError(err) {
 		return &AgentAnswer{validation: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.regionReason()}}}, nil
 	}
@@ -42,7 +43,7 @@ func isRegionError(err error) bool {
 
 // regionReason returns the reason why an agent of another region rejects the job.
 func (j *File) regionReason() string {
-	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", apiclient.Deref(j.Job.Region))
+	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", pointer.Value(j.Job.Region))
 }
 
 // Warnings returns the agent's warnings about the job.
@@ -73,7 +74,7 @@ func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswe
 	if a.node != nil {
 		features = FeaturesOf(a.node)
 		facts.Features = &features
-		heading = fmt.Sprintf("job %q does not fit on node %q:", apiclient.Deref(j.Job.ID), a.node.Name)
+		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(j.Job.ID), a.node.Name)
 	}
 	local := j.Check(ctx, facts, admission.Flags{Caller: admission.Validate})
 	good, err := j.PrintAnswer(s, heading, &local)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -243,5 +244,5 @@ func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 
 // TaskPath returns the path of a task for NewDiagnostic.
 func TaskPath(group *api.TaskGroup, task *api.Task) []string {
-	return []string{"group", apiclient.Deref(group.Name), "task", task.Name}
+	return []string{"group", pointer.Value(group.Name), "task", task.Name}
 }

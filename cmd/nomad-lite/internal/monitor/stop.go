@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -56,7 +57,7 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 	for _, a := range stopping {
 		p.DetailLine("Allocation %q, group %q: stopping %s", m.id(a.ID), a.TaskGroup, formatUnendedTasks(a))
 		for name, state := range a.TaskStates {
-			taskStates[a.ID+"/"+name] = apiclient.Deref(state).State
+			taskStates[a.ID+"/"+name] = pointer.Value(state).State
 		}
 	}
 	q := apiclient.QueryOptions(ctx, m.namespace)
@@ -100,7 +101,7 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 func formatUnendedTasks(a *api.AllocationListStub) string {
 	var tasks []string
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		if state := apiclient.Deref(a.TaskStates[name]).State; state != model.TaskDead {
+		if state := pointer.Value(a.TaskStates[name]).State; state != model.TaskDead {
 			tasks = append(tasks, fmt.Sprintf("task %q (%s)", name, state))
 		}
 	}

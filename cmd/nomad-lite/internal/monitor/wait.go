@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -101,12 +102,12 @@ func (w *jobWaiter) watchPlacement(ctx context.Context, evalID string) error {
 
 // listAllocs returns the allocations of the job's version.
 func (w *jobWaiter) listAllocs(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-	id := apiclient.Deref(w.job.ID)
+	id := pointer.Value(w.job.ID)
 	allocs, meta, err := w.client.Jobs().Allocations(id, false, q)
 	if err != nil {
 		return nil, nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
 	}
-	version := apiclient.Deref(w.job.Version)
+	version := pointer.Value(w.job.Version)
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a == nil || a.JobVersion != version }), meta, nil
 }
 
@@ -147,7 +148,7 @@ func isRunning(a *api.AllocationListStub) bool {
 
 // isJobOver reports whether the job's version gets no more allocations.
 func (w *jobWaiter) isJobOver(ctx context.Context) (bool, error) {
-	id := apiclient.Deref(w.job.ID)
+	id := pointer.Value(w.job.ID)
 	job, _, err := w.client.Jobs().Info(id, apiclient.QueryOptions(ctx, w.namespace))
 	switch {
 	case apiclient.IsNotFound(err):
@@ -155,7 +156,7 @@ func (w *jobWaiter) isJobOver(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
 	}
-	return apiclient.Deref(job.Status) == model.JobDead || apiclient.Deref(job.Version) != apiclient.Deref(w.job.Version), nil
+	return pointer.Value(job.Status) == model.JobDead || pointer.Value(job.Version) != pointer.Value(w.job.Version), nil
 }
 
 // printChanges prints the allocations whose status has changed, and why tasks do not run.
@@ -189,6 +190,6 @@ func (w *jobWaiter) printResult(ctx context.Context, allocs []*api.AllocationLis
 		return &cli.ExitError{Code: 1, Err: err}
 	}
 	p := w.newPage()
-	p.Heading("%s", taskreason.SuccessText(apiclient.Deref(w.job.ID)))
+	p.Heading("%s", taskreason.SuccessText(pointer.Value(w.job.ID)))
 	return w.printPage(p, "")
 }

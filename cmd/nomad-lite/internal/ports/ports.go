@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // OfAllocation returns the ports of an allocation with these resources: "http: 127.0.0.1:21422, db:
@@ -54,7 +55,7 @@ func OfGroup(resources *api.AllocatedResources) []api.PortMapping {
 
 // taskPorts returns the ports of the network of a task, which is a deprecated block.
 func taskPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
-	return networkPorts(apiclient.Deref(resources.Tasks[task]).Networks)
+	return networkPorts(pointer.Value(resources.Tasks[task]).Networks)
 }
 
 func networkPorts(networks []*api.NetworkResource) []api.PortMapping {
@@ -75,7 +76,7 @@ func sortedTasks(resources *api.AllocatedResources, group *api.TaskGroup) []stri
 	position := map[string]int{}
 	if group != nil {
 		for i, task := range group.Tasks {
-			position[apiclient.Deref(task).Name] = i
+			position[pointer.Value(task).Name] = i
 		}
 	}
 	var names []string

@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // deviceName returns the name of a device in output: vendor/type/name[id].
@@ -23,7 +23,7 @@ func AllocatedDevices(alloc *api.Allocation, task string) (names []string) {
 	if alloc.AllocatedResources == nil {
 		return nil
 	}
-	for _, d := range apiclient.Deref(alloc.AllocatedResources.Tasks[task]).Devices {
+	for _, d := range pointer.Value(alloc.AllocatedResources.Tasks[task]).Devices {
 		for _, id := range d.DeviceIDs {
 			names = append(names, deviceName(d.Vendor, d.Type, d.Name, id))
 		}
@@ -54,7 +54,7 @@ func (d DeviceStats) Names() []string { return slices.Sorted(maps.Keys(d)) }
 func (d DeviceStats) Summaries(names []string) output.Pairs {
 	var pairs output.Pairs
 	for _, name := range names {
-		pairs = append(pairs, [2]any{name, formatStat(apiclient.Deref(d[name]).Summary)})
+		pairs = append(pairs, [2]any{name, formatStat(pointer.Value(d[name]).Summary)})
 	}
 	return pairs
 }
@@ -66,7 +66,7 @@ func (d DeviceStats) Print(p *output.Page, names []string) {
 			p.Line("")
 		}
 		stats := make(map[string]string)
-		addStats(stats, "", apiclient.Deref(d[name]).Stats)
+		addStats(stats, "", pointer.Value(d[name]).Stats)
 		p.Pairs(append(output.Pairs{{"Device", name}}, output.SortedPairs(stats)...))
 	}
 }
@@ -130,7 +130,7 @@ func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs [
 	for _, g := range groups {
 		for _, d := range g.Instances {
 			name := deviceName(g.Vendor, g.Type, g.Name, d.ID)
-			t.Row(name, d.Healthy, cmp.Or(holders[name], "-"), cmp.Or(apiclient.Deref(d.Locality).PciBusID, "-"), cmp.Or(d.HealthDescription, output.EmptyCell))
+			t.Row(name, d.Healthy, cmp.Or(holders[name], "-"), cmp.Or(pointer.Value(d.Locality).PciBusID, "-"), cmp.Or(d.HealthDescription, output.EmptyCell))
 		}
 	}
 	p.Table(t)

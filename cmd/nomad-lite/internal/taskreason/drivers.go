@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 )
 
@@ -27,7 +28,7 @@ func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
 		default:
 			return
 		}
-		name := apiclient.Deref(group.Name)
+		name := pointer.Value(group.Name)
 		missing[name] = append(missing[name], fmt.Sprintf("Task %q: driver %q: %s", task.Name, task.Driver, reason))
 	})
 	return missing

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // FindFailures returns why a job whose allocations have ended was not successful: its failed tasks,
@@ -36,7 +37,7 @@ func FindFailures(job *api.Job, allocs []*api.AllocationListStub, stopped bool) 
 
 // IsFiniteJob reports whether a job is expected to complete, and not to run until its user stops it.
 func IsFiniteJob(job *api.Job) bool {
-	kind := apiclient.Deref(job.Type)
+	kind := pointer.Value(job.Type)
 	return kind == api.JobTypeBatch || kind == api.JobTypeSysbatch
 }
 
@@ -110,7 +111,7 @@ func JobError(job *api.Job, failures []Task) error {
 	for i, failure := range failures {
 		lines[i] = failure.String()
 	}
-	return fmt.Errorf("job %q failed:\n%s", apiclient.Deref(job.ID), strings.Join(lines, "\n"))
+	return fmt.Errorf("job %q failed:\n%s", pointer.Value(job.ID), strings.Join(lines, "\n"))
 }
 
 // SuccessText returns the message about a job that has ended by itself without a failure.

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -215,18 +216,9 @@ func (p *server) run(ctx context.Context) error {
 		if p.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.hasNoWork(now, isChannelClosed(term)) && p.shutDown(isChannelClosed(term)) {
+		if p.hasNoWork(now, wait.IsClosed(term)) && p.shutDown(wait.IsClosed(term)) {
 			return nil
 		}
-	}
-}
-
-func isChannelClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
 	}
 }
 

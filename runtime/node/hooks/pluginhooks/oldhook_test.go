@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
@@ -121,7 +122,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			s := &pluginFixture{description: allPointsDescription}
 			plugins := s.newSet()
 			plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
-				if test.dies && !isChannelClosed(processes[0].Done()) {
+				if test.dies && !wait.IsClosed(processes[0].Done()) {
 					return processes[0], s.description, nil
 				}
 				return processes[1], s.description, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -743,7 +744,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v", err)
 				}
-				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isChannelClosed(p.PluginExited()) {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !wait.IsClosed(p.PluginExited()) {
 					t.Errorf("%v; a plugin that was not up is not waited for", err)
 				}
 			})
@@ -769,7 +770,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 				plugins := s.newSet()
 				var processes []*fakeProcess
 				plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
-					if n := len(processes); n == 0 || isChannelClosed(processes[n-1].done) {
+					if n := len(processes); n == 0 || wait.IsClosed(processes[n-1].done) {
 						p := &fakeProcess{done: make(chan struct{})}
 						p.onPoststart = func(hook.TaskPoststartRequest) error {
 							if len(processes) <= test.deaths {
@@ -809,15 +810,6 @@ func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
 	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
 		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
-	}
-}
-
-func isChannelClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

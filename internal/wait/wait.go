@@ -1,0 +1,31 @@
+package wait
+
+import (
+	"context"
+	"time"
+)
+
+// Sleep blocks for d, and returns nil, or until ctx ends, and returns context.Cause(ctx). If ctx has ended before, it returns at once.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// IsClosed reports whether a channel to which nobody sends is closed. It does not block.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
