@@ -189,8 +189,8 @@ func (n *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest)
 		if n.callCount.Add(1) > 1 {
 			return answer, errors.New("busy")
 		}
-		// Time for concurrent calls; longer than the shortest timeouts of call.cancelled, whose calls continue here.
-		time.Sleep(50 * time.Millisecond)
+		// Time for concurrent calls; longer than the timeouts of call.cancelled, whose calls continue here.
+		time.Sleep(100 * time.Millisecond)
 	case "dies when it is given up":
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < 10*time.Second {
 			<-ctx.Done()

@@ -137,8 +137,8 @@ func testCleanupOfUnknownTask(t tb, h *testHost) {
 }
 
 // shortCallTimeouts are so short that some calls are cancelled before they reach
-// the plugin.
-var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
+// the plugin. The last is long enough for a call to reach it on a busy machine.
+var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond}
 
 func testCancelledCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
