@@ -69,11 +69,16 @@ Exit codes: 0 when nothing failed, else 1.`
 // directory of the plugin.
 const pluginTestFile = "plugin_test.hcl"
 
+type testOptions struct {
+	tasksFile, configFile, taskFile string // of what the plugin is made to do; empty without the flag
+	junitFile                       string
+	only                            string
+	caseTimeout                     time.Duration
+	json                            bool
+}
+
 func newTestCommand(s *cli.Streams) *cobra.Command {
-	var tasksFile string
-	var timeout time.Duration
-	var only, junitFile, configFile, taskFile string
-	var asJSON bool
+	var o testOptions
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH|BUILTIN [-- ARGS...]",
 		Short: "Test a plugin against the plugin contract",
@@ -85,24 +90,25 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, configFile, taskFile, only, junitFile, timeout, asJSON)
+			return testPlugin(cmd.Context(), o, args[0], args[1:], s)
 		},
 	}
-	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
-	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
-	cmd.Flags().StringVar(&configFile, "config", "", "read the body of the plugin block's config from this `file`")
-	cmd.Flags().StringVar(&taskFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
-	cmd.Flags().StringVar(&only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
-	cmd.Flags().StringVar(&junitFile, "junit", "", "write the results as JUnit XML to this `file`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each case")
+	cmd.Flags().StringVar(&o.tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
+	cmd.Flags().DurationVar(&o.caseTimeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
+	cmd.Flags().StringVar(&o.configFile, "config", "", "read the body of the plugin block's config from this `file`")
+	cmd.Flags().StringVar(&o.taskFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
+	cmd.Flags().StringVar(&o.only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
+	cmd.Flags().StringVar(&o.junitFile, "junit", "", "write the results as JUnit XML to this `file`")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, configFile, taskFile, only, junitFile string, timeout time.Duration, asJSON bool) error {
-	if timeout <= 0 {
-		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
+// testPlugin tests the program at path, which it starts with args, or the builtin plugin of this name.
+func testPlugin(ctx context.Context, o testOptions, path string, args []string, s *cli.Streams) error {
+	if o.caseTimeout <= 0 {
+		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", o.caseTimeout)
 	}
-	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout, Only: only}
+	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: o.caseTimeout, Only: o.only}
 	info, err := os.Stat(path)
 	_, isBuiltin := builtins.All[path]
 	if isBuiltin = isBuiltin && errors.Is(err, os.ErrNotExist); isBuiltin {
@@ -121,18 +127,18 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	case info.Mode()&0o111 == 0:
 		return fmt.Errorf("plugin test %s: that file is not executable", path)
 	}
-	if tasks == "" && !isBuiltin {
+	if o.tasksFile == "" && !isBuiltin {
 		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
 		if _, err := os.Stat(beside); err == nil {
-			tasks = beside
+			o.tasksFile = beside
 		}
 	}
-	if tasks != "" {
-		if err := readTestConfig(s, tasks, &p); err != nil {
+	if o.tasksFile != "" {
+		if err := readTestConfig(s, o.tasksFile, &p); err != nil {
 			return err
 		}
 	}
-	for file, body := range map[string]*map[string]any{configFile: &p.Config, taskFile: &p.Tasks.Runs} {
+	for file, body := range map[string]*map[string]any{o.configFile: &p.Config, o.taskFile: &p.Tasks.Runs} {
 		if file != "" {
 			if err := readConfigBody(s, file, body); err != nil {
 				return err
@@ -141,15 +147,15 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	}
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
-	if err := checkPlugin(ctx, kill, s, p, junitFile, asJSON); err != nil {
+	if err := checkPlugin(ctx, kill, o, p, s); err != nil {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
 	}
 	return nil
 }
 
 // checkPlugin runs the suite, and prints its results.
-func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, junitFile string, asJSON bool) error {
-	if !asJSON && junitFile == "" {
+func checkPlugin(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s *cli.Streams) error {
+	if !o.json && o.junitFile == "" {
 		return sdktest.CheckUntil(ctx, kill, s.Out, p)
 	}
 	var printErr error
@@ -157,14 +163,14 @@ func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, ju
 	encoder := json.NewEncoder(s.JSON())
 	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
 		results = append(results, r)
-		if !asJSON {
+		if !o.json {
 			r.Write(s.Out)
 		} else if err := encoder.Encode(r); printErr == nil {
 			printErr = err
 		}
 	})
-	if junitFile != "" {
-		printErr = errors.Join(printErr, writeJUnit(junitFile, p.Path, results))
+	if o.junitFile != "" {
+		printErr = errors.Join(printErr, writeJUnit(o.junitFile, p.Path, results))
 	}
 	return errors.Join(err, printErr)
 }
