@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -125,13 +125,13 @@ func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.
 	}
 }
 
-func methodStats(p supervisor.Plugin, method string) basewire.MethodStats {
+func methodStats(p supervisor.Plugin, method string) callstats.Method {
 	for _, stats := range p.Methods {
 		if stats.Method == method {
 			return stats
 		}
 	}
-	return basewire.MethodStats{}
+	return callstats.Method{}
 }
 
 // describeDeviceRecovery waits until a new process has reported its devices, and describes whether the devices

@@ -11,17 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-)
 
-// MethodStats counts the calls of one method of a plugin process.
-type MethodStats struct {
-	Method     string // without the service, such as "StartTask"
-	Calls      int    // completed calls
-	Errors     int    // completed calls that returned an error, except cancelled calls
-	InProgress int
-	Total      time.Duration // of completed calls
-	Max        time.Duration // longest completed call
-}
+	"github.com/nomad-lite/nomad-lite/internal/callstats"
+)
 
 // CallRecorder counts the unary calls to a plugin process. The zero value is ready. All methods can be called
 // concurrently.
@@ -31,7 +23,7 @@ type CallRecorder struct {
 	OnCall func(method string, d time.Duration, failed bool)
 
 	mu      sync.Mutex
-	methods map[string]*MethodStats
+	methods map[string]*callstats.Method
 }
 
 // Intercept makes a call and counts it. It is a grpc.UnaryClientInterceptor.
@@ -57,15 +49,15 @@ func (r *CallRecorder) Intercept(ctx context.Context, method string, request, re
 	return err
 }
 
-func (r *CallRecorder) begin(method string) *MethodStats {
+func (r *CallRecorder) begin(method string) *callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats := r.methods[method]
 	if stats == nil {
 		if r.methods == nil {
-			r.methods = make(map[string]*MethodStats)
+			r.methods = make(map[string]*callstats.Method)
 		}
-		stats = &MethodStats{Method: method}
+		stats = &callstats.Method{Method: method}
 		r.methods[method] = stats
 	}
 	stats.InProgress++
@@ -73,10 +65,10 @@ func (r *CallRecorder) begin(method string) *MethodStats {
 }
 
 // Methods returns the counts of all methods that were called, sorted by name.
-func (r *CallRecorder) Methods() []MethodStats {
+func (r *CallRecorder) Methods() []callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []MethodStats
+	var all []callstats.Method
 	for _, method := range slices.Sorted(maps.Keys(r.methods)) {
 		all = append(all, *r.methods[method])
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
@@ -321,7 +322,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
 // Methods returns the counts of the calls that this agent has made.
-func (p *Plugin) Methods() []basewire.MethodStats { return p.calls.Methods() }
+func (p *Plugin) Methods() []callstats.Method { return p.calls.Methods() }
 
 // KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
 // call the keeper kills the process with the agent, because no later agent could find it.

@@ -11,9 +11,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -153,14 +153,14 @@ type Plugin struct {
 	// StateKnown: the plugin has sent its first fingerprint or the hook has started, the
 	// plugin has failed to start, or it is not used.
 	StateKnown   bool
-	PID          int                    // 0 when no process runs
-	StartedAt    time.Time              // StartedAt: start of the process; zero when no process runs
-	Restarts     int                    // Restarts: number of processes of the plugin that have exited under this agent
-	LastExitErr  error                  // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
-	LastExitAt   time.Time              // LastExitAt: zero before the first exit
-	Methods      []basewire.MethodStats // Methods: calls to the process; nil when no process runs
-	SupersededBy string                 // SupersededBy: describes the plugin that is used instead; "" if there is none
-	Err          error                  // why no process runs
+	PID          int                // 0 when no process runs
+	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
+	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
+	LastExitErr  error              // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt   time.Time          // LastExitAt: zero before the first exit
+	Methods      []callstats.Method // Methods: calls to the process; nil when no process runs
+	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
+	Err          error              // why no process runs
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -187,7 +187,7 @@ type pluginInstance interface {
 	Hook() (*hookwire.Client, *hook.Description)
 	PID() int
 	StartedAt() time.Time
-	Methods() []basewire.MethodStats
+	Methods() []callstats.Method
 	Done() <-chan struct{}
 	WaitExit() error
 	Connected() bool

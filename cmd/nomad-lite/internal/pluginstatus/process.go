@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
 // Process is a plugin of an agent with its process. Like [Hook], it is part of the agent's configuration in
@@ -24,7 +24,7 @@ type Process struct {
 	Error     string `json:",omitempty"` // why no process runs
 	LastExit  *Exit  `json:",omitempty"` // how the last process that exited under this agent has ended
 	Devices   string `json:",omitempty"` // numbers of the devices of a device plugin
-	Calls     []basewire.MethodStats
+	Calls     []callstats.Method
 
 	// Capabilities are those of a driver. They and the schemas are empty unless a process runs and has answered.
 	Capabilities []Capability `json:",omitempty"`
