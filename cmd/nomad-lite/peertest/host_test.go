@@ -465,7 +465,15 @@ func (h *host) remove(t testing.TB, jobID string) {
 	}
 }
 
-func isRunning(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusRunning }
+// isRunning reports whether all tasks of an allocation have started. An allocation is running when its first task is.
+func isRunning(a *api.Allocation) bool {
+	for _, task := range a.TaskStates {
+		if task.State == "pending" {
+			return false
+		}
+	}
+	return a.ClientStatus == api.AllocClientStatusRunning
+}
 
 func hasEnded(a *api.Allocation) bool { return a.ClientTerminalStatus() }
 
