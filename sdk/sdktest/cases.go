@@ -231,7 +231,8 @@ func testFirstFingerprint(t tb, h *testHost) {
 type openStreams struct {
 	process  *pluginProcess
 	cancel   context.CancelFunc
-	openedAt time.Time
+	openedAt time.Time // before the first was opened
+	allOpen  time.Time // after the last was opened; zero until then
 
 	mu                sync.Mutex
 	endedStreams      []string
@@ -284,6 +285,7 @@ func testOpenStreams(t tb, h *testHost) {
 		}
 		go watchStream(s, ctx, "task events", events, func(*driver.TaskEvent) bool { return true })
 	}
+	s.allOpen = time.Now()
 }
 
 // watchStream reads c until it is closed or good rejects a value. If ctx has not
@@ -308,10 +310,10 @@ func testStreamsStayOpen(t tb, h *testHost) {
 	checkStreamsStayOpen(t, h.openStreams)
 }
 
-// checkStreamsStayOpen waits until the streams have been open for streamTestDuration.
+// checkStreamsStayOpen waits until all streams have been open for streamTestDuration.
 func checkStreamsStayOpen(t tb, s *openStreams) {
 	t.Helper()
-	time.Sleep(time.Until(s.openedAt.Add(streamTestDuration)))
+	time.Sleep(time.Until(s.allOpen.Add(streamTestDuration)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process.killed.Load() {

@@ -220,6 +220,7 @@ func testSecondFingerprintStream(t tb, h *testHost) {
 		}
 		go watchStream(streams, ctx, "fingerprints", rest, func(f device.Fingerprint) bool { return f.Err == nil })
 	}
+	streams.allOpen = time.Now()
 }
 
 func testCancelledFingerprints(t tb, h *testHost) {
