@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
+	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
@@ -45,7 +46,7 @@ var (
 
 // readyTimeout is the maximum time that a node waits for plugins to start before it continues
 // without them.
-const readyTimeout = 2 * time.Second * raceFactor
+const readyTimeout = 2 * time.Second * racedetector.Slowdown
 
 // unknownPluginTimeout is the part of readyTimeout in which a node also waits for external plugins of which it is
 // unknown whether they ever worked: a plugin that hangs should not delay each start of the node.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
@@ -39,7 +40,7 @@ func TestHalfSentRequests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("sends thousands of requests")
 	}
-	if systemtest.RaceDetector {
+	if racedetector.Enabled {
 		t.Skip("measures memory, of which the race detector takes most")
 	}
 	const maxMemoryGrowth = 64 << 20
