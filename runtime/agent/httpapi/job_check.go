@@ -71,13 +71,12 @@ const (
 // checkJob returns whether the node can run a canonical job. The error is that of a request for a job that the node
 // rejects.
 func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (admission.Answer, error) {
-	flags := admission.Flags{Caller: admission.API}
 	node := c.storedFacts()
-	if admission.Check(ctx, job, node, flags).Fault == nil { // the answer about an invalid job does not wait for a hook
+	if admission.Fault(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFacts(ctx, job, &node)
 	}
 	c.addSchemas(ctx, job, &node)
-	answer := admission.Check(ctx, job, node, flags)
+	answer := admission.Check(ctx, job, node, admission.Flags{Caller: admission.API})
 	switch {
 	case answer.MalformedRequest:
 		return answer, badRequest(answer.Fault.Error())

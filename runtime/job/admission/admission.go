@@ -114,6 +114,12 @@ func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
 	return a
 }
 
+// Fault returns the error of an invalid job, as in the answer of Check for a node with these stored namespaces.
+func Fault(job *api.Job, namespaces []string) error {
+	fault, _ := checkFaults(job, namespaces)
+	return fault
+}
+
 // excludesPlacement reports whether an agent never places a job because of a refusal.
 func excludesPlacement(r Refusal) bool {
 	return r.Row.Scope == Everywhere || r.Row.Scope == InFiles || r.Row.Scope == NeverPlaced

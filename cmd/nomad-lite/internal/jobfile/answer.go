@@ -21,8 +21,7 @@ func (j *File) Check(ctx context.Context, node admission.Node, flags admission.F
 // faults returns the faults that a canonical job has on an agent with only the default namespace: those that an agent can
 // have reported.
 func (j *File) faults() []*model.Fault {
-	answer := admission.Check(context.Background(), j.Job, admission.Node{Namespaces: []string{}}, admission.Flags{Caller: admission.API})
-	return model.Faults(answer.Fault)
+	return model.Faults(admission.Fault(j.Job, []string{}))
 }
 
 // refusalHeading stands above refusals, in the output of commands and in an agent's errors.
