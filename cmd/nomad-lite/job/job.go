@@ -7,10 +7,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 )
 
-// NewCommand returns the command "job" with its subcommands and with those of other packages. printLogs is called for the flag
-// -logs.
-func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc, others ...*cobra.Command) *cobra.Command {
-	cmd := cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
+// NewCommand returns the command "job" with the subcommands that send requests. printLogs is called for the flag -logs.
+func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
+	return cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
 		NewActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),
@@ -33,6 +32,4 @@ func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc, others ...*cobr
 		NewStopCommand(s),
 		newTagCommand(s),
 	)
-	cmd.AddCommand(others...)
-	return cmd
 }

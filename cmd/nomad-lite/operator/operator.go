@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// NewCommand returns the command "operator" with its subcommands and with those of other packages.
-func NewCommand(s *cli.Streams, others ...*cobra.Command) *cobra.Command {
-	cmd := cli.NewGroupCommand("operator", "Troubleshoot and configure an agent",
+// NewCommand returns the command "operator" with the subcommands that send requests.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.NewGroupCommand("operator", "Troubleshoot and configure an agent",
 		newAPICommand(s),
 		newDebugCommand(s),
 		newMetricsCommand(s),
@@ -21,6 +21,4 @@ func NewCommand(s *cli.Streams, others ...*cobra.Command) *cobra.Command {
 		cli.NewUnsupportedCommand("gossip", cli.NoServersReason),
 		cli.NewUnsupportedCommand("utilization", cli.EnterpriseOnlyReason),
 	)
-	cmd.AddCommand(others...)
-	return cmd
 }

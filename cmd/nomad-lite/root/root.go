@@ -68,6 +68,9 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
 	machine := newMachineCommands(s)
+	jobs, operators := job.NewCommand(s, logs.FollowJob), operator.NewCommand(s)
+	jobs.AddCommand(machine.ofJob...)
+	operators.AddCommand(machine.state)
 	addCommandGroup(root, "Job files",
 		machine.run,
 		job.NewInitCommand(s),
@@ -75,7 +78,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		format.NewCommand(s),
 	)
 	addCommandGroup(root, "Jobs on an agent",
-		job.NewCommand(s, logs.FollowJob, machine.ofJob...),
+		jobs,
 		status.NewCommand(),
 		job.NewPlanCommand(s),
 		job.NewStopCommand(s),
@@ -104,7 +107,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		node.NewCommand(s),
 		server.NewCommand(s),
 		system.NewCommand(),
-		operator.NewCommand(s, machine.state),
+		operators,
 		volume.NewCommand(s),
 		machine.plugin,
 	)
