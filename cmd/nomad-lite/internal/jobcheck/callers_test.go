@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -171,8 +172,10 @@ func (c *callersFixture) api(t *testing.T, job *api.Job) (texts map[string]strin
 	return texts, plan
 }
 
+var configErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
+
 func textWithoutConfigErrors(v *api.JobValidateResponse) string {
-	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool { return strings.Contains(text, ": config: ") })
+	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool { return configErrorPattern.MatchString(text) })
 	switch {
 	case len(others) == len(v.ValidationErrors):
 		return v.Error
