@@ -2,7 +2,6 @@ package top
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/signal"
 	"sync"
@@ -200,7 +199,7 @@ func (u *ui) suspend() error {
 	u.keys.stop()
 	u.screen.Leave()
 	if err := terminal.Suspend(); err != nil {
-		return errors.Join(err, u.takeTerminal())
+		return err
 	}
 	time.Sleep(suspendDelay)
 	return u.takeTerminal()

@@ -1,9 +1,6 @@
 package terminal
 
-import (
-	"errors"
-	"syscall"
-)
+import "syscall"
 
 // Signals that terminals and shells of other systems send. Windows sends none of them.
 const (
@@ -11,7 +8,7 @@ const (
 	Continued = syscall.Signal(0x12)
 )
 
-// Suspend returns an error: Windows does not stop processes.
-func Suspend() error { return errors.ErrUnsupported }
+// Suspend does nothing and returns nil: Windows does not stop processes.
+func Suspend() error { return nil }
 
 func isForegroundOf(int) bool { return true }
