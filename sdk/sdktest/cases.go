@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -313,7 +314,9 @@ func testStreamsStayOpen(t tb, h *testHost) {
 // checkStreamsStayOpen waits until all streams have been open for streamTestDuration.
 func checkStreamsStayOpen(t tb, s *openStreams) {
 	t.Helper()
-	time.Sleep(time.Until(s.allOpen.Add(streamTestDuration)))
+	if err := wait.Sleep(t.Context(), time.Until(s.allOpen.Add(streamTestDuration))); err != nil {
+		t.Fatalf("%v", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process.killed.Load() {

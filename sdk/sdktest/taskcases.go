@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -99,7 +100,9 @@ func testFingerprintCadence(t tb, h *testHost) {
 		testOpenStreams(t, h)
 	}
 	s := h.openStreams
-	time.Sleep(time.Until(s.openedAt.Add(fingerprintTestDuration)))
+	if err := wait.Sleep(t.Context(), time.Until(s.openedAt.Add(fingerprintTestDuration))); err != nil {
+		t.Fatalf("%v", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	open := time.Since(s.openedAt)
