@@ -1,4 +1,4 @@
-// Package callstats has the counts of calls to a plugin process, which the process that calls gathers and commands print.
+// Package callstats has the counts of calls to a plugin process. The agent counts the calls, and commands print the counts.
 //
 // It imports no other package, so that a command that prints the counts links no gRPC.
 package callstats

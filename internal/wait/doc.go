@@ -1,4 +1,4 @@
-// Package wait has what waiting code repeats: a pause that a context ends, and a look at a channel that is closed once.
+// Package wait pauses for a duration or until a context ends, and reports whether a channel is closed.
 //
 // It imports no other package. Every package of the module can use it.
 package wait

@@ -20,7 +20,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// IsClosed reports whether a channel to which nobody sends is closed. It does not block.
+// IsClosed reports whether c is closed. It does not block. No goroutine must send values to c.
 func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -70,7 +70,7 @@ Exit codes: 0 when nothing failed, else 1.`
 const pluginTestFile = "plugin_test.hcl"
 
 type testOptions struct {
-	tasksFile, configFile, taskFile string // of what the plugin is made to do; empty without the flag
+	tasksFile, configFile, taskFile string // files that configure the test; empty without the flag
 	junitFile                       string
 	only                            string
 	caseTimeout                     time.Duration
