@@ -475,11 +475,14 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 // keeper was killed, because the next keeper is not the parent of the task, and if a driver that is not made with package sdk
 // has recovered the task.
 func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.TaskState) error {
-	want := "Exit Code: 137, Signal: 9"
-	if exited {
-		want = "Exit Code: 7"
-	}
 	kind := r.kindByAlloc[id]
+	want := "Exit Code: 137, Signal: 9"
+	switch {
+	case exited:
+		want = "Exit Code: 7"
+	case kind.noSignal:
+		want = "Exit Code: 137"
+	}
 	starts, restarted := 0, false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
