@@ -29,7 +29,9 @@ type killKind struct {
 	memory  int    // MB
 	foreign bool   // the driver is not made with package sdk, and does not know the exit status of a recovered task
 
-	noSignal   bool // the driver reports the exit code of a killed task, 137, without its signal
+	noSignal       bool // the driver reports the exit code of a killed task, 137, without its signal
+	losesExitCodes bool // the driver reports the exit code 0 for some of the tasks that have exited with another one
+
 	linePrefix bool // each line of output begins with its time, its stream and a flag
 
 	install func(*killNode)                                  // makes the node able to run tasks of the kind; nil for nothing
@@ -104,7 +106,7 @@ var (
 	}, edit: func(_ *killNode, g *api.TaskGroup) {
 		g.Tasks[0].SetConfig("image", dockertest.Image).SetConfig("network_mode", "none")
 	}}
-	killPodman = killKind{name: "podman", driver: "podman", plugin: "podman-driver", foreign: true, noSignal: true, linePrefix: true, install: installPodmanDriver, edit: func(_ *killNode, g *api.TaskGroup) {
+	killPodman = killKind{name: "podman", driver: "podman", plugin: "podman-driver", foreign: true, noSignal: true, losesExitCodes: true, linePrefix: true, install: installPodmanDriver, edit: func(_ *killNode, g *api.TaskGroup) {
 		g.Tasks[0].SetConfig("image", dockertest.Image).SetConfig("force_pull", false).SetConfig("network_mode", "none")
 	}}
 	killSDK = killKind{name: "sdk", driver: "shell", plugin: "shell-driver", install: func(n *killNode) {
