@@ -45,7 +45,7 @@ type randomKillsRun struct {
 	kindByAlloc         map[string]killKind // by allocation id
 	requestedExitCounts map[string]int      // number of exits that the test has caused, by allocation id
 	recentlyEndedAllocs map[string]bool     // allocations whose task the test has killed or stopped since the last check
-	interruptedRuns     map[string][]int    // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
+	interruptedRuns     map[string][]int    // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start, or the plugin after such a start
 	killCounts          map[string]int      // number of kills since the last check, by kind of process
 	totalKillCounts     map[string]int      // number of kills, by kind of process
 	keepersBeforeRun    map[string]int      // by allocation id: number of keepers that were certainly killed before the start of the latest run
@@ -432,13 +432,21 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 	record, state := r.readTaskRecord(a.ID), a.TaskStates[killTask]
 	runs := len(record.pids)
 	wanted := 1 + r.requestedExitCounts[a.ID] + len(r.interruptedRuns[a.ID])
+	kind := r.kindByAlloc[a.ID]
 	// Each kill of the plugin or of the agent can interrupt the start of one run, which is then
 	// repeated.
-	interruptions := r.killCounts[r.kindByAlloc[a.ID].plugin] + r.killCounts["agent"]
+	interruptions := r.killCounts[kind.plugin] + r.killCounts["agent"]
 	for run := wanted - 1; slices.Contains(r.interruptedRuns[a.ID], run); run-- {
 		interruptions--
 	}
 	for ; runs > wanted && r.recentlyEndedAllocs[a.ID] && interruptions > 0; interruptions-- {
+		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
+		wanted++
+	}
+	// A driver that is not made with package sdk cannot recover a task whose start was interrupted. If its plugin is killed
+	// later, the agent ends the task, says that its exit status is unknown, and starts the next run.
+	unknown := strings.Contains(strings.Join(eventMessages(state), "\n"), "exit status unknown")
+	if runs > wanted && kind.foreign && r.killCounts[kind.plugin] > 0 && unknown {
 		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
 		wanted++
 	}
