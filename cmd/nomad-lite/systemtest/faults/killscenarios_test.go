@@ -54,7 +54,8 @@ echo end >>$record
 // newScenarioGroup returns a group of tasks that may run once.
 func newScenarioGroup(n *killNode, name, driver string, count, memory int, commands string) *api.TaskGroup {
 	task := api.NewTask(killTask, driver).SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", fmt.Sprintf(scenarioScript, commands)})
-	task.Resources = &api.Resources{CPU: new(100), MemoryMB: new(memory)} // beside 100 tasks with CPU 1, a smaller one needs minutes
+	// With CPU 1 a task would have the share of each of the 100 counting tasks, and need minutes.
+	task.Resources = &api.Resources{CPU: new(100), MemoryMB: new(memory)}
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	task.KillTimeout = new(time.Second)
 	task.Env = map[string]string{"NODE": n.dataDir()}

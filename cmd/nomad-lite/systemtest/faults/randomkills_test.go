@@ -45,7 +45,7 @@ type randomKillsRun struct {
 	kindByAlloc         map[string]killKind // by allocation id
 	requestedExitCounts map[string]int      // number of exits that the test has caused, by allocation id
 	recentlyEndedAllocs map[string]bool     // allocations whose task the test has killed or stopped since the last check
-	interruptedRuns     map[string][]int    // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start, or the plugin after such a start
+	interruptedRuns     map[string][]int    // by allocation id: numbers of the runs that kills of the plugin or of the agent have repeated
 	killCounts          map[string]int      // number of kills since the last check, by kind of process
 	totalKillCounts     map[string]int      // number of kills, by kind of process
 	keepersBeforeRun    map[string]int      // by allocation id: number of keepers that were certainly killed before the start of the latest run
@@ -445,8 +445,7 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 	}
 	// A driver that is not made with package sdk cannot recover a task whose start was interrupted. If its plugin is killed
 	// later, the agent ends the task, says that its exit status is unknown, and starts the next run.
-	unknown := strings.Contains(strings.Join(eventMessages(state), "\n"), "exit status unknown")
-	if runs > wanted && kind.foreign && r.killCounts[kind.plugin] > 0 && unknown {
+	if runs > wanted && kind.foreign && r.killCounts[kind.plugin] > 0 && previousEndIsUnknown(state) {
 		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
 		wanted++
 	}
@@ -476,6 +475,20 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 		}
 	}
 	return r.checkOutput(a.ID, record)
+}
+
+// previousEndIsUnknown reports whether an event between the last two starts says that the exit status is unknown.
+func previousEndIsUnknown(state *api.TaskState) bool {
+	starts := 0
+	for _, message := range slices.Backward(eventMessages(state)) {
+		if strings.HasPrefix(message, api.TaskStarted+":") {
+			starts++
+		}
+		if starts == 1 && strings.Contains(message, "exit status unknown") {
+			return true
+		}
+	}
+	return false
 }
 
 // checkExitStatus checks that the last exit of a task was reported with its exit status. The status
