@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ type fdCopy struct {
 
 // Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
 // leads a session of its own and outlives this process. Start returns when the connection is
-// established, or when ctx ends. The caller calls Close.
+// established, or when ctx ends. A keeper that dies meanwhile is replaced. The caller calls Close.
 func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.IdleTimeout == 0 {
 		cfg.IdleTimeout = 10 * time.Minute
@@ -106,6 +107,17 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 	return c, err
 }
 
+// maxDeathsDuringStart is after how many deaths of keepers Start gives up: a keeper that cannot run must not delay the
+// error for ever.
+const maxDeathsDuringStart = 5
+
+// isEndOfKeeper reports whether an error of connectOrStart means that the keeper has exited meanwhile.
+func isEndOfKeeper(err error) bool {
+	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED}, func(end error) bool {
+		return errors.Is(err, end)
+	})
+}
+
 // openClient connects a client and starts the goroutine that reconnects it.
 func openClient(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
@@ -114,6 +126,10 @@ func openClient(ctx context.Context, c *Client) (*Client, error) {
 	c.fdCopies = map[string]fdCopy{}
 	c.spawnedProcs = map[osprocess.ID]bool{}
 	l, err := c.connectOrStart(ctx)
+	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isEndOfKeeper(err); deaths++ {
+		c.cfg.Logger.Warn("keeper is gone, the start continues with another", "dir", c.cfg.Dir, "error", err)
+		l, err = c.connectOrStart(ctx)
+	}
 	if err != nil {
 		stop()
 		c.closeFDCopies()

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -41,6 +43,8 @@ func TestMain(m *testing.M) {
 			os.Exit(oldBuildAgentMain(os.Args[2], os.Args[3:]))
 		case "foreign-keeper":
 			os.Exit(foreignKeeperMain(os.Args[2], os.Args[3]))
+		case "short-lived-keeper":
+			os.Exit(shortLivedKeeperMain(os.Args[2], os.Args[3]))
 		case "undumpable":
 			os.Exit(undumpableMain())
 		case "driver":
@@ -622,6 +626,65 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		t.Errorf("Wait = %v; want the truth or ErrExitStatusUnknown", a)
 	}
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
+}
+
+// shortLivedKeeperMain exits before or after it has introduced itself to its first client. It is the keeper if the file
+// deaths already has three bytes.
+func shortLivedKeeperMain(when, deaths string) int {
+	err := func() error {
+		file, err := os.OpenFile(deaths, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		if info, err := file.Stat(); err != nil || info.Size() >= 3 {
+			return errors.Join(err, serve(context.Background(), protocolVersion))
+		}
+		if _, err := file.WriteString("x"); err != nil {
+			return err
+		}
+		listener, err := net.FileListener(os.NewFile(listenerFD, "listener"))
+		if err != nil {
+			return err
+		}
+		socket, err := listener.Accept()
+		if err != nil || when == "before" {
+			return err
+		}
+		_, err = framing.NewConn(socket.(*net.UnixConn), messageLimits).ExchangeHello(context.Background(), framing.NewHello(framing.RoleKeeper, protocolVersion))
+		return err
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func TestStartSurvivesDeathsOfItsKeeper(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"before", "after"} {
+		t.Run(when+" the hello message", func(t *testing.T) {
+			t.Parallel()
+			deaths := filepath.Join(t.TempDir(), "deaths")
+			c, err := Start(t.Context(), Config{
+				Dir: filepath.Join(t.TempDir(), "run"), Args: []string{"nomad-lite", "short-lived-keeper", when, deaths},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end(t, c)
+			if died, err := os.ReadFile(deaths); string(died) != "xxx" {
+				t.Errorf("%q keepers have died, want three: %v", died, err)
+			}
+			spawned, err := c.Spawn(t.Context(), sh("exit 3"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, err := c.Wait(t.Context(), spawned); err != nil || status.ExitCode != 3 {
+				t.Errorf("got %+v, %v", status, err)
+			}
+		})
+	}
 }
 
 func TestKeeperOutlivesAgent(t *testing.T) {
