@@ -33,6 +33,8 @@ type driverFault struct {
 	sets faultTime
 	// killsTask means that the task is killed together with the plugin.
 	killsTask bool
+	// interruptsStart means that the driver can exit while it starts the task, which is then run again.
+	interruptsStart bool
 	// untilRelaunch means that the driver has the fault until its process is replaced.
 	untilRelaunch bool
 }
@@ -69,8 +71,8 @@ func driverFaults() []driverFault {
 		{fault: "oversize TaskConfigSchema"},
 		{fault: "oversize Capabilities"},
 		{fault: "oversize StartTask"},
-		{fault: "exit-after Capabilities", want: exitText},
-		{fault: "exit-after StartTask", want: exitText},
+		{fault: "exit-after Capabilities", want: exitText, interruptsStart: true},
+		{fault: "exit-after StartTask", want: exitText, interruptsStart: true},
 		{fault: "exit-after StopTask", want: exitText, sets: whileRunning},
 		{fault: "exit-after DestroyTask", want: exitText, sets: whileRunning},
 		{fault: "foreign-handle", sets: startToRecovery},
@@ -143,7 +145,11 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 		setFault()
 	}
 	job := driver + "-faulty"
-	n.registerDriverJob(job, driver)
+	restarts := 0
+	if fault.interruptsStart {
+		restarts = 3
+	}
+	n.registerDriverJob(job, driver, restarts)
 	status := api.AllocClientStatusRunning
 	if fault.fails && early {
 		status = api.AllocClientStatusFailed
@@ -180,8 +186,15 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 		text := n.reports(alloc.ID, driver)
 		return text, regexp.MustCompile(fault.want).MatchString(text)
 	})
-	if state := n.ReadAlloc(alloc.ID).TaskStates["main"]; !fault.fails && (state == nil || state.Failed || state.Restarts != 0) {
-		t.Errorf("the task has failed: %s", n.reports(alloc.ID, driver))
+	state := n.ReadAlloc(alloc.ID).TaskStates["main"]
+	var interrupted uint64 // starts
+	for _, e := range state.Events {
+		if fault.interruptsStart && strings.Contains(e.DisplayMessage, "exit status unknown: the agent or the driver exited during the start") {
+			interrupted++
+		}
+	}
+	if !fault.fails && (state.Failed || state.Restarts != interrupted) {
+		t.Errorf("the task has failed, or has %d restarts in place of %d: %s", state.Restarts, interrupted, n.reports(alloc.ID, driver))
 	}
 
 	if err := os.Remove(file); err != nil {
@@ -191,7 +204,7 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 		n.killPlugin(driver, func() {})
 	}
 	job = driver + "-good"
-	n.registerDriverJob(job, driver)
+	n.registerDriverJob(job, driver, 0)
 	good := n.WaitAlloc(job, api.AllocClientStatusRunning)
 	if _, _, err := n.Jobs().Deregister(job, false, nil); err != nil {
 		t.Fatal(err)
@@ -251,14 +264,14 @@ func (n *faultyDriverNode) driverProcess(driver string) int {
 	return 0
 }
 
-// registerDriverJob registers a job whose task must be started once.
-func (n *faultyDriverNode) registerDriverJob(job, driver string) {
+// registerDriverJob registers a job whose task may fail a number of times.
+func (n *faultyDriverNode) registerDriverJob(job, driver string, restarts int) {
 	n.T.Helper()
 	task := api.NewTask("main", driver).SetConfig("script", systemtest.DialectScript)
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	task.KillTimeout = new(time.Second)
 	group := api.NewTaskGroup("g", 1).AddTask(task)
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(restarts), Delay: new(time.Duration(0)), Mode: new("fail")}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	n.RegisterGroup(job, "service", group)
 }
