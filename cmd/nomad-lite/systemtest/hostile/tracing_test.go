@@ -50,8 +50,15 @@ func ptrace(request uintptr, pid int) error {
 	if request == unix.PTRACE_SEIZE {
 		_ = unix.PtraceInterrupt(pid) // only a process that has stopped can be released
 	}
-	_, _ = unix.Wait4(pid, nil, unix.WALL, nil)
-	return unix.PtraceDetach(pid)
+	for {
+		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	err := unix.PtraceDetach(pid)
+	// Another signal can have stopped the process before SIGSTOP did, which would stop it after the release, for good.
+	_ = unix.Kill(pid, unix.SIGCONT)
+	return err
 }
 
 // accessMemory accesses an address without memory: only a process that may trace gets the error of the address.
@@ -267,7 +274,8 @@ func TestShortLivedHelpersCannotBeTraced(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("a task can %s: %v", strings.Join(permitted, ", "), err)
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+			t.Errorf("a task can %s: %v\n%s", strings.Join(permitted, ", "), err, status)
 		})
 	}
 }
