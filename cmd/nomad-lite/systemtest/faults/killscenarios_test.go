@@ -97,6 +97,15 @@ func (n *killNode) ranOnce(alloc *api.AllocationListStub, message string) error 
 	return nil
 }
 
+// isStartInterrupted reports whether the driver died while it started the task of an allocation, before the first command.
+// By the rule for such starts the task counts as executed, with an unknown exit status, and the allocation fails.
+func (n *killNode) isStartInterrupted(alloc *api.AllocationListStub) bool {
+	_, err := os.Stat(n.allocPath(alloc.ID, "data/record"))
+	isUnknown := func(message string) bool { return strings.Contains(message, "exit status unknown") }
+	return alloc.ClientStatus == api.AllocClientStatusFailed && errors.Is(err, os.ErrNotExist) &&
+		slices.ContainsFunc(eventMessages(alloc.TaskStates[killTask]), isUnknown)
+}
+
 // allocsOf returns the allocations of a job, which must be as many as count.
 func (n *killNode) allocsOf(job string, count int) ([]*api.AllocationListStub, error) {
 	list, _, err := n.client.Jobs().Allocations(job, true, nil)
@@ -154,6 +163,9 @@ func startArtifacts(n *killNode, random *rand.Rand, job string) func() error {
 			if err != nil {
 				return err
 			}
+			if n.isStartInterrupted(alloc) {
+				continue
+			}
 			files, _ := os.ReadFile(n.allocPath(alloc.ID, "data/files")) // the comparison reports a missing file
 			got, _ := os.ReadFile(n.allocPath(alloc.ID, "data/sum"))
 			if string(got) != want || string(files) != "artifact\n" {
@@ -198,7 +210,7 @@ func startCanaries(n *killNode, random *rand.Rand, job string) func() error {
 			}
 		}
 		if d.Status == api.DeploymentStatusFailed || d.Status == api.DeploymentStatusCancelled {
-			n.Fatalf("deployment of %s: %s: %s", job, d.Status, d.StatusDescription)
+			return n.checkFailedDeployment(d)
 		}
 		if d.Status != api.DeploymentStatusSuccessful {
 			return fmt.Errorf("deployment %s: %s, %+v", d.Status, d.StatusDescription, d.TaskGroups["g"])
@@ -209,6 +221,24 @@ func startCanaries(n *killNode, random *rand.Rand, job string) func() error {
 		}
 		return n.checkVersions(list, count)
 	}
+}
+
+// checkFailedDeployment checks that a deployment failed because a start was interrupted, and that no task ran twice.
+func (n *killNode) checkFailedDeployment(d *api.Deployment) error {
+	list, _, err := n.client.Jobs().Allocations(d.JobID, true, nil)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(list, func(a *api.AllocationListStub) bool { return a.JobVersion == 1 && n.isStartInterrupted(a) }) {
+		n.Fatalf("deployment of %s: %s: %s", d.JobID, d.Status, d.StatusDescription)
+	}
+	for _, alloc := range list {
+		record, _ := os.ReadFile(n.allocPath(alloc.ID, "data/record")) // the record of an interrupted start is missing
+		if strings.Count(string(record), "start\n") > 1 {
+			n.Fatalf("%s, version %d: record %q; %q", alloc.ID, alloc.JobVersion, record, eventMessages(alloc.TaskStates[killTask]))
+		}
+	}
+	return nil
 }
 
 // checkVersions checks that the tasks of the second version of a job run, and the tasks of the first version have ended, each
