@@ -142,7 +142,7 @@ func TestRefusedParts(t *testing.T) {
 // testNode returns a node without networks, whose hook "absent" does not exist and whose hook "strict" accepts nothing.
 func testNode(job *api.Job) Node {
 	node := Node{
-		Drivers: []string{"e", "d", "mock_driver"},
+		Drivers: []string{"e", "d"},
 		Features: &Features{
 			NodeFacts:    model.NodeFacts{Datacenter: "dc1", Pool: "default", Attributes: map[string]string{"kernel.name": "linux", "nomad.service_discovery": "true", "plugins.secrets.nomad.version": "1"}},
 			NetworkModes: []string{}, HostVolumes: map[string]*api.HostVolumeInfo{"data": {}},
@@ -169,7 +169,7 @@ func TestUnknownFactsRefuseNothing(t *testing.T) {
 }
 
 func TestMissingDriverWithoutSuggestions(t *testing.T) {
-	answer := Check(t.Context(), newJob(nil), Node{Drivers: []string{"mock_driver"}}, Flags{Caller: Validate})
+	answer := Check(t.Context(), newJob(nil), Node{Drivers: []string{}}, Flags{Caller: Validate})
 	if len(answer.Refusals) != 1 || strings.Contains(answer.Refusals[0].Text, "only") {
 		t.Errorf("refusals %+v", answer.Refusals)
 	}

@@ -133,20 +133,12 @@ func missingDriverText(name string, drivers []string) string {
 	if advice, ok := driverAlternatives[name]; ok {
 		instead = ". " + advice
 	}
-	known := SuggestedDrivers(drivers)
+	known := slices.Compact(slices.Sorted(slices.Values(drivers)))
 	if len(known) == 0 {
 		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir%s", name, instead)
 	}
 	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir%s",
 		name, strings.Join(known, ", "), instead)
-}
-
-// SuggestedDrivers returns the sorted names of the drivers that can run a user's task. The driver mock_driver
-// cannot: it simulates tasks.
-func SuggestedDrivers(names []string) []string {
-	known := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "mock_driver" })
-	slices.Sort(known)
-	return slices.Compact(known)
 }
 
 // driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but

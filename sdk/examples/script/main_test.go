@@ -12,7 +12,7 @@ func TestMain(m *testing.M) { sdktest.Main(m, main) }
 
 func TestContract(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds; with -short, builtin/mock and builtin/rawexec run the suite for drivers")
+		t.Skip("takes seconds; with -short, builtin/rawexec runs the suite for drivers")
 	}
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],

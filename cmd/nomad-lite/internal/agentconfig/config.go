@@ -107,17 +107,14 @@ func BuiltinOptions(c *config.Config, name string) map[string]any {
 }
 
 // notStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it starts the
-// driver. The node shows the reason as the description of the driver. Drivers that are for tests need a block.
+// driver. The node shows the reason as the description of the driver.
 func notStartedReason(c *config.Config, driver string) string {
 	isRoot := os.Geteuid() == 0
 	switch driver {
-	case rawexec.Name:
-		return ""
 	case docker.Name:
 		if err := docker.FindEngine(); err != nil {
 			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
 		}
-		return ""
 	case qemu.Name:
 		if err := qemu.FindEmulator(); err != nil {
 			return fmt.Sprintf("%v: install it, and reload the agent", err)
@@ -126,7 +123,6 @@ func notStartedReason(c *config.Config, driver string) string {
 			// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
 			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 		}
-		return ""
 	case java.Name:
 		if err := java.FindRuntime(); err != nil {
 			return fmt.Sprintf("%v: install one, and reload the agent", err)
@@ -136,9 +132,8 @@ func notStartedReason(c *config.Config, driver string) string {
 		if !isRoot {
 			return fmt.Sprintf("the agent is not root: start it as root, or add a block plugin %q to its configuration", driver)
 		}
-		return ""
 	}
-	return fmt.Sprintf("not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
+	return ""
 }
 
 // isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.

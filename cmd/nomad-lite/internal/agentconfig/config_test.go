@@ -123,10 +123,9 @@ func TestReasonsOfDriversNotStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for driver, want := range map[string]string{
-		"docker":      "no Docker engine: stat /no/such/socket: no such file or directory: start it, or add a block plugin \"docker\" with its endpoint, and reload the agent",
-		"java":        "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
-		"qemu":        "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
-		"mock_driver": "not enabled: add a block plugin \"mock_driver\" to the configuration of the agent, and reload it",
+		"docker": "no Docker engine: stat /no/such/socket: no such file or directory: start it, or add a block plugin \"docker\" with its endpoint, and reload the agent",
+		"java":   "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
+		"qemu":   "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
 	} {
 		if got := plugins.NotStarted()[driver]; got != want {
 			t.Errorf("%s: %s, want %s", driver, got, want)

@@ -11,7 +11,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
-	"github.com/nomad-lite/nomad-lite/builtin/mock"
 	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
@@ -33,7 +32,6 @@ var All = map[string]struct {
 	docker.Name:   {base.TypeDriver, func([]string) { sdk.ServeDriver(&docker.Driver{}) }},
 	exec.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&exec.Driver{}) }},
 	java.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&java.Driver{}) }},
-	mock.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&mock.Driver{}) }},
 	qemu.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&qemu.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func([]string) { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func([]string) { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},

@@ -41,7 +41,7 @@ var schemas = map[string]admission.Schema{
 	"raw_exec": {Spec: hclspec.Object(map[string]*hclspec.Spec{
 		"command": hclspec.Attr("command", "string", true), "args": hclspec.Attr("args", "list(string)", false),
 	})},
-	"mock_driver": {},
+	"simulation": {},
 }
 
 // checkHooks rejects all attachments: the hook absent does not exist, and no other hook accepts its attachment.
@@ -82,7 +82,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 	node := schedtest.NewNode(1 << 20)
 	node.Attributes["nomad.service_discovery"] = "true"
 	node.Attributes["plugins.secrets.nomad.version"] = "1"
-	node.Drivers = map[string]*api.DriverInfo{"raw_exec": {Detected: true, Healthy: true}, "mock_driver": {Detected: true, Healthy: true}}
+	node.Drivers = map[string]*api.DriverInfo{"raw_exec": {Detected: true, Healthy: true}, "simulation": {Detected: true, Healthy: true}}
 	node.NodeResources = &api.NodeResources{}
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 // facts returns the facts about the node that a command has.
 func (c *callersFixture) facts(job *api.Job) admission.Node {
 	features := scheduler.NodeOf(c.node).Features
-	return admission.Node{Drivers: []string{"raw_exec", "mock_driver"}, Schemas: schemas, HookFaults: checkHooks(job), Features: &features}
+	return admission.Node{Drivers: []string{"raw_exec", "simulation"}, Schemas: schemas, HookFaults: checkHooks(job), Features: &features}
 }
 
 // outcome is what one caller has reported about a job.

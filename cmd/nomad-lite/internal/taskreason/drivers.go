@@ -2,13 +2,13 @@ package taskreason
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
-	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 )
 
 // MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
@@ -42,8 +42,9 @@ func driverNames(n *api.Node) string {
 			names = append(names, name)
 		}
 	}
-	if names = admission.SuggestedDrivers(names); len(names) == 0 {
+	if len(names) == 0 {
 		return "none"
 	}
+	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
